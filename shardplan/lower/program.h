@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shardplan/ir/graph.h"
+#include "shardplan/plan/plan.h"
+#include "shardplan/sharding/reshard.h"
+
+namespace shardplan::lower {
+
+using LocalId = Id<struct LocalTag>;
+
+/// A tensor on each device. Views (`view_of`) share the storage of another value.
+struct LocalValue {
+  ir::TensorType type{};  ///< local shape
+  sharding::ShardingSpec spec{};
+  ir::ValueId global{};  ///< the graph value it is (a part of)
+  LocalId view_of{};     ///< root of the storage, when it is not its own
+};
+
+/// The global place of a shard along an axis that a kernel must know (dropout, lookups, iota).
+/// Start of device `rank` = (mixed-radix number of its coordinates along `mesh_axes`, major to
+/// minor) · local_size.
+struct Position {
+  int axis = -1;       ///< index into the op's AxisMap
+  std::string name{};  ///< its name there
+  std::int64_t global_size = 0;
+  std::int64_t local_size = 0;
+  std::vector<int> mesh_axes{};  ///< empty: not sharded, start 0
+};
+
+enum class StepKind : std::uint8_t { kCompute, kCollective, kFree };
+
+/// One instruction, the same on every device.
+struct Step {
+  StepKind kind = StepKind::kCompute;
+  std::vector<LocalId> inputs{};
+  std::vector<LocalId> outputs{};
+  // kCompute
+  ir::OpId op{};                      ///< op of the step graph: name, attributes, layer
+  std::vector<Position> positions{};  ///< of every positional axis of the op's AxisMap
+  bool recompute = false;             ///< a second run of a forward op during the backward pass
+  Flops flops = 0;                    ///< local
+  Bytes bytes = 0;                    ///< local bytes read and written
+  Bytes workspace = 0;                ///< local kernel temporaries
+  // kCollective (kSlice included); the tensor is inputs[0] -> outputs[0]
+  sharding::ReshardStep collective{};
+  ir::Phase phase = ir::Phase::kForward;
+};
+
+/// A graph input that lives on the device across steps (kInput: filled for every microbatch).
+struct Resident {
+  LocalId local{};
+  ir::ValueId global{};
+};
+
+/// Writes back at the end of a step: the resident `target` takes over the storage of `value` (the
+/// same storage when the update ran in place).
+struct LocalWrite {
+  LocalId target{};
+  LocalId value{};
+};
+
+/// What every device runs: `microbatch` steps `microbatches` times, then `update` steps once.
+/// Values are defined before use within a section; `update` also reads residents and accumulators.
+/// Every storage that is no resident is freed by exactly one kFree step, in the section that made
+/// it, right after its last use; without accumulators (microbatches = 1) gradients made in
+/// `microbatch` are freed in `update`.
+struct Program {
+  cluster::DeviceMesh mesh{};
+  std::int64_t microbatches = 1;
+  std::vector<LocalValue> values{};
+  std::vector<Resident> residents{};
+  std::vector<Step> microbatch{};
+  std::vector<Step> update{};
+  std::vector<LocalWrite> writes{};  ///< after `update`; accumulator writes after each microbatch
+  LocalId loss{};  ///< replicated scalar, one for each microbatch; the step's loss is their mean
+  /// Replicated or sharded gradients by parameter (before clipping), kept for verification when
+  /// lower() was asked to: their storage is not freed within the step.
+  std::vector<Resident> kept_gradients{};
+
+  [[nodiscard]] const LocalValue& value(LocalId id) const { return values[id.index()]; }
+  [[nodiscard]] LocalId root(LocalId id) const {
+    const LocalId view = value(id).view_of;
+    return view.valid() ? view : id;
+  }
+};
+
+struct LowerOptions {
+  bool keep_gradients = false;  ///< for verification
+};
+
+/// SPMD partitioning: local shapes, the cheapest changes of layout where a value is needed in
+/// another layout than it has (prices by `price`; a changed value is shared by later readers of the
+/// same phase that need the same layout; changed parameters are dropped after the forward pass and
+/// made again for the backward pass, changed activations are kept), recomputation of the plan's
+/// blocks, and frees. Precondition: plan::check. Errors: a change of layout that does not exist.
+[[nodiscard]] Result<Program> lower(const ir::Graph& step,
+                                    const plan::Plan& plan,
+                                    const sharding::StepPrice& price,
+                                    const LowerOptions& options = {});
+
+/// Local bytes of every resident of one kind.
+[[nodiscard]] Bytes resident_bytes(const Program& program,
+                                   const ir::Graph& step,
+                                   ir::ValueKind kind);
+
+/// Readable listing of the instructions, for goldens and `explain --program`.
+[[nodiscard]] std::string print(const Program& program, const ir::Graph& step);
+
+}  // namespace shardplan::lower

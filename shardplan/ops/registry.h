@@ -1,0 +1,22 @@
+#pragma once
+
+#include <vector>
+
+#include "shardplan/ops/op.h"
+
+namespace shardplan::ops {
+
+/// One table a family file; registry.cc joins them. A new op in an existing family needs no line
+/// here.
+[[nodiscard]] std::vector<OpDef> elementwise_ops();    // elementwise.cc
+[[nodiscard]] std::vector<OpDef> shape_ops();          // shape.cc: reshape, transpose, slice, ...
+[[nodiscard]] std::vector<OpDef> reduction_ops();      // reduction.cc
+[[nodiscard]] std::vector<OpDef> einsum_ops();         // einsum.cc
+[[nodiscard]] std::vector<OpDef> normalization_ops();  // normalization.cc
+[[nodiscard]] std::vector<OpDef> attention_ops();      // attention.cc
+[[nodiscard]] std::vector<OpDef> embedding_ops();      // embedding.cc
+[[nodiscard]] std::vector<OpDef> loss_ops();           // loss.cc
+[[nodiscard]] std::vector<OpDef> random_ops();         // random.cc: dropout
+[[nodiscard]] std::vector<OpDef> optimizer_ops();      // optimizer.cc
+
+}  // namespace shardplan::ops

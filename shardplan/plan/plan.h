@@ -1,0 +1,62 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardplan/cluster/cluster.h"
+#include "shardplan/ir/graph.h"
+#include "shardplan/sharding/strategy.h"
+#include "shardplan/support/result.h"
+#include "shardplan/training/training.h"
+
+namespace shardplan::plan {
+
+/// Numbers that came with a plan: predictions by the simulator, the search, its proof.
+struct Prediction {
+  Seconds step_seconds = 0;         ///< simulated
+  Seconds additive_seconds = 0;     ///< sum of all kernels and collectives
+  Seconds lower_bound_seconds = 0;  ///< no plan of the search space has a smaller additive time
+  double gap = 0;                   ///< additive / lower bound − 1
+  Bytes peak_bytes = 0;             ///< of the fullest device
+  Bytes memory_limit = 0;           ///< that the plan was made for; 0 = none
+  Seconds search_seconds = 0;
+};
+
+/// Who computes which piece of which tensor: a strategy for every op of the training step, a layout
+/// for every value that lives across ops of a step (parameters, states, buffers, inputs), and what
+/// is recomputed. Holds ids into the step graph with hash `graph_hash`, no pointers.
+struct Plan {
+  std::string planner{};
+  std::string model{};       ///< path or zoo name, as the user wrote it
+  std::string graph_hash{};  ///< of the training step (ir::structural_hash)
+  training::Recipe recipe{};
+  cluster::Cluster cluster{};
+  cluster::DeviceMesh mesh{};
+  std::vector<sharding::Strategy> strategies{};             ///< by OpId, all ops of the step
+  std::map<ir::ValueId, sharding::ShardingSpec> layouts{};  ///< all graph inputs but constants
+  std::vector<std::string> recompute{};  ///< blocks ("transformer.h.3") run again in backward
+  Prediction prediction{};
+};
+
+/// A block is the part of a layer path up to its first number: "transformer.h.3.attn.c_attn" is in
+/// block "transformer.h.3"; paths without a number are in no block ("").
+[[nodiscard]] std::string_view block_of(std::string_view layer);
+
+/// Whether the plan fits this step: hash, one possible strategy an op, layouts of the right rank
+/// that divide, blocks that exist. The error names the op, value, dimension or axis. Shares no code
+/// with planners.
+[[nodiscard]] Status check(const Plan& plan, const ir::Graph& step);
+
+/// Versioned JSON, readable and editable: mesh, layouts by value name, strategies by layer and op
+/// as text ("data=b tensor=n").
+[[nodiscard]] std::string to_json(const Plan& plan, const ir::Graph& step);
+/// Header fields only (model, recipe, cluster, mesh), enough to rebuild the step graph.
+[[nodiscard]] Result<Plan> parse_header(std::string_view json, const std::string& where);
+/// Everything, checked against the step.
+[[nodiscard]] Result<Plan> from_json(std::string_view json,
+                                     const ir::Graph& step,
+                                     const std::string& where);
+
+}  // namespace shardplan::plan

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardplan/cluster/cluster.h"
+#include "shardplan/ir/graph.h"
+#include "shardplan/plan/plan.h"
+#include "shardplan/sim/sim.h"
+#include "shardplan/support/progress.h"
+
+namespace shardplan::planners {
+
+/// What a planner is asked. `step` outlives the call.
+struct PlanRequest {
+  const ir::Graph& step;
+  training::Recipe recipe{};
+  cluster::Cluster cluster{};
+  Bytes memory_limit = 0;  ///< of each device; 0 = the device's own memory
+  /// Only this mesh; otherwise the planner's own choice among cluster::enumerate_meshes.
+  std::optional<cluster::DeviceMesh> mesh{};
+  int max_mesh_axes = 2;
+  Seconds time_limit = 0;  ///< of the search; 0 = none
+  std::uint64_t seed = 0;
+  Control control{};
+};
+
+enum class SearchStatus { kOptimal, kFeasible, kInfeasible, kNoPlanFound };
+enum class SearchLimit { kNone, kTime, kInterrupted };
+
+/// The outcome of a search is data, not an error.
+struct PlanResult {
+  SearchStatus status = SearchStatus::kNoPlanFound;
+  SearchLimit limit = SearchLimit::kNone;
+  plan::Plan best{};  ///< with its prediction; kInfeasible: the plan of least memory found
+  sim::Simulation simulation{};  ///< of `best`, without timeline
+  std::string explanation{};     ///< infeasible: what binds, the least memory, what would help
+};
+
+struct PlannerInfo {
+  std::string_view name;
+  std::string_view paper;
+  int year;
+  std::string_view summary;
+  Result<PlanResult> (*plan)(const PlanRequest& request);
+};
+
+/// All planners, in the order of the table in registry.cc.
+[[nodiscard]] const std::vector<PlannerInfo>& registry();
+[[nodiscard]] Result<const PlannerInfo*> find_planner(std::string_view name);
+
+/// For one block of the model under one plan: what was chosen, its cost, and the cheapest other
+/// choice of its most expensive op.
+struct LayerExplanation {
+  std::string layer{};
+  std::string choice{};  ///< "batch → data · ffn → tensor"
+  bool recomputed = false;
+  Seconds compute_seconds = 0;
+  Seconds communication_seconds = 0;
+  Bytes parameter_bytes = 0;   ///< local, with gradients and optimizer state
+  Bytes activation_bytes = 0;  ///< local, saved for the backward pass
+  std::string next_best{};
+  Seconds next_best_loss = 0;  ///< how much longer a step would take
+};
+[[nodiscard]] Result<std::vector<LayerExplanation>> explain(const plan::Plan& plan,
+                                                            const ir::Graph& step);
+
+}  // namespace shardplan::planners

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardplan/cluster/cluster.h"
+#include "shardplan/ir/types.h"
+#include "shardplan/support/result.h"
+
+namespace shardplan::sharding {
+
+inline constexpr int kMaxMeshAxes = 6;
+
+/// How partial results over a mesh axis combine.
+enum class Reduction : std::uint8_t { kSum, kMax };
+
+/// How one tensor lies on a mesh: for every tensor dimension the mesh axes that cut it, major to
+/// minor (first axis = outermost cut), plus the mesh axes over which the tensor is a partial sum
+/// (or maximum). Mesh axes are indices into DeviceMesh::axes. A mesh axis is used at most once;
+/// unused = replicated. A small value type: 16 bytes, compared and hashed as such.
+///
+/// Text form, for mesh axes named data and tensor: "[data, -, tensor]", two on one dimension
+/// "[data·tensor, -]", partial sum "[-, -] + sum(tensor)".
+class ShardingSpec {
+ public:
+  ShardingSpec() { where_.fill(kReplicated); }  ///< replicated
+
+  /// Appends `mesh_axis` as the most minor cut of `dim`. Precondition: the axis is unused.
+  void shard(int dim, int mesh_axis);
+  void make_partial(int mesh_axis, Reduction reduction);
+  /// Drops the axis from wherever it is.
+  void replicate(int mesh_axis);
+
+  [[nodiscard]] bool is_replicated(int mesh_axis) const { return at(mesh_axis) == kReplicated; }
+  [[nodiscard]] bool is_partial(int mesh_axis) const { return at(mesh_axis) <= kPartialSum; }
+  [[nodiscard]] Reduction reduction(int mesh_axis) const {
+    return at(mesh_axis) == kPartialMax ? Reduction::kMax : Reduction::kSum;
+  }
+  /// Dimension that the axis cuts, -1 when it cuts none.
+  [[nodiscard]] int dim_of(int mesh_axis) const { return at(mesh_axis) >= 0 ? at(mesh_axis) : -1; }
+  /// Mesh axes that cut `dim`, major to minor.
+  [[nodiscard]] std::vector<int> axes_of(int dim) const;
+  [[nodiscard]] std::vector<int> partial_axes() const;
+  [[nodiscard]] bool fully_replicated() const { return *this == ShardingSpec{}; }
+  [[nodiscard]] bool has_partial() const;
+
+  auto operator<=>(const ShardingSpec&) const = default;
+  [[nodiscard]] std::uint64_t hash() const;
+
+ private:
+  static constexpr std::int8_t kReplicated = -1;
+  static constexpr std::int8_t kPartialSum = -2;
+  static constexpr std::int8_t kPartialMax = -3;
+  [[nodiscard]] std::int8_t at(int axis) const { return where_[static_cast<std::size_t>(axis)]; }
+
+  std::array<std::int8_t, kMaxMeshAxes> where_{};  ///< tensor dimension, or one of the marks above
+  std::array<std::int8_t, kMaxMeshAxes> order_{};  ///< position among the axes of that dimension
+};
+
+struct ShardingSpecHash {
+  std::size_t operator()(const ShardingSpec& spec) const { return spec.hash(); }
+};
+
+/// Whether every cut dimension is divisible by the sizes of its axes.
+[[nodiscard]] bool divides(const ShardingSpec& spec,
+                           const ir::Shape& shape,
+                           const cluster::DeviceMesh& mesh);
+/// Shape of each device's part. Precondition: divides().
+[[nodiscard]] ir::Shape local_shape(const ShardingSpec& spec,
+                                    const ir::Shape& shape,
+                                    const cluster::DeviceMesh& mesh);
+[[nodiscard]] Bytes local_bytes(const ShardingSpec& spec,
+                                const ir::TensorType& type,
+                                const cluster::DeviceMesh& mesh);
+
+[[nodiscard]] std::string to_string(const ShardingSpec& spec,
+                                    std::size_t rank,
+                                    const cluster::DeviceMesh& mesh);
+/// Inverse of to_string; errors name the axis or the position.
+[[nodiscard]] Result<ShardingSpec> parse_spec(std::string_view text,
+                                              std::size_t rank,
+                                              const cluster::DeviceMesh& mesh);
+
+}  // namespace shardplan::sharding
