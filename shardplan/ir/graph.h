@@ -79,6 +79,9 @@ class Graph {
   /// What a step computes besides its writes; outputs[0] is the scalar loss of a training step.
   std::vector<ValueId> outputs{};
   std::vector<Write> writes{};
+  /// Training steps: target = parameter, value = its gradient before clipping (same type as the
+  /// parameter; summed over microbatches).
+  std::vector<Write> gradients{};
   std::int64_t microbatches = 1;  ///< times that forward and backward ops run in one step
 
   ValueId add_value(Value value);

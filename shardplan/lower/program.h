@@ -12,7 +12,8 @@ namespace shardplan::lower {
 
 using LocalId = Id<struct LocalTag>;
 
-/// A tensor on each device. Views (`view_of`) share the storage of another value.
+/// A tensor on each device. Views share the storage of another value: results of view ops, and
+/// results that an op writes in place over an operand.
 struct LocalValue {
   ir::TensorType type{};  ///< local shape
   sharding::ShardingSpec spec{};
@@ -31,7 +32,13 @@ struct Position {
   std::vector<int> mesh_axes{};  ///< empty: not sharded, start 0
 };
 
-enum class StepKind : std::uint8_t { kCompute, kCollective, kFree };
+enum class StepKind : std::uint8_t {
+  kCompute,
+  kCollective,
+  kFree,   ///< drops the storage of inputs[0] (a root)
+  kWrite,  ///< the resident outputs[0] takes over the storage of inputs[0]; its old storage, unless
+           ///< it is the same (an update in place), is dropped
+};
 
 /// One instruction, the same on every device.
 struct Step {
@@ -56,18 +63,10 @@ struct Resident {
   ir::ValueId global{};
 };
 
-/// Writes back at the end of a step: the resident `target` takes over the storage of `value` (the
-/// same storage when the update ran in place).
-struct LocalWrite {
-  LocalId target{};
-  LocalId value{};
-};
-
 /// What every device runs: `microbatch` steps `microbatches` times, then `update` steps once.
-/// Values are defined before use within a section; `update` also reads residents and accumulators.
-/// Every storage that is no resident is freed by exactly one kFree step, in the section that made
-/// it, right after its last use; without accumulators (microbatches = 1) gradients made in
-/// `microbatch` are freed in `update`.
+/// Values are defined before use; `update` also reads values of the (last) microbatch. Every
+/// storage that is no resident, no loss, and no kept gradient is dropped exactly once: by a kFree
+/// right after its last use, or by a kWrite that gives it to a resident.
 struct Program {
   cluster::DeviceMesh mesh{};
   std::int64_t microbatches = 1;
@@ -75,10 +74,9 @@ struct Program {
   std::vector<Resident> residents{};
   std::vector<Step> microbatch{};
   std::vector<Step> update{};
-  std::vector<LocalWrite> writes{};  ///< after `update`; accumulator writes after each microbatch
   LocalId loss{};  ///< replicated scalar, one for each microbatch; the step's loss is their mean
-  /// Replicated or sharded gradients by parameter (before clipping), kept for verification when
-  /// lower() was asked to: their storage is not freed within the step.
+  /// Gradients (before clipping, no partial sums) by parameter, when lower() was asked to keep
+  /// them: their storage is not freed within the step.
   std::vector<Resident> kept_gradients{};
 
   [[nodiscard]] const LocalValue& value(LocalId id) const { return values[id.index()]; }
