@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -75,15 +74,15 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error) : state_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
-  [[nodiscard]] bool has_value() const { return !error_.has_value(); }
+  [[nodiscard]] bool has_value() const { return std::holds_alternative<std::monostate>(state_); }
   explicit operator bool() const { return has_value(); }
-  [[nodiscard]] const Error& error() const& { return *error_; }
-  [[nodiscard]] Error&& error() && { return *std::move(error_); }
+  [[nodiscard]] const Error& error() const& { return std::get<Error>(state_); }
+  [[nodiscard]] Error&& error() && { return std::get<Error>(std::move(state_)); }
 
  private:
-  std::optional<Error> error_;
+  std::variant<std::monostate, Error> state_;
 };
 
 using Status = Result<void>;
@@ -120,12 +119,15 @@ class CheckFailure {
     }                                                        \
   } while (false)
 
+// `lhs` may declare a variable and `result` names one: neither can stand in parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define SHARDPLAN_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
   auto result = (expr);                                    \
   if (!result) {                                           \
     return std::move(result).error();                      \
   }                                                        \
   lhs = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// `lhs = value of expr`, or returns the Error of `expr` from the enclosing function.
 #define SHARDPLAN_ASSIGN_OR_RETURN(lhs, expr) \
