@@ -1,0 +1,87 @@
+# Shardplan's front door for people: `make demo` shows the tool, `make check` runs every test.
+# Both install what is missing first. `make help` lists the targets.
+
+JOBS ?= $(shell nproc)
+CMAKE_FLAGS ?=
+# The two builds compile the same files with the same flags: let ccache share the objects.
+export CCACHE_NOHASHDIR = 1
+
+.PHONY: help setup setup-core configure configure-core build core demo check check-core check-torch style \
+        bench fuzz format tidy clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make demo        install, build, then plan, train and verify GPT-2 on four local processes
+demo: build
+	@examples/demo.sh
+
+## make check       format, layers, all tests (without torch, with torch, Python), clang-tidy
+check: style check-core check-torch tidy
+
+check-torch: build
+	@echo "tests     with torch and Python"
+	@ctest --test-dir build -LE core -j $(JOBS) --output-on-failure --no-tests=error
+
+## make check-core  build and test everything that needs no torch
+check-core: core
+	@echo "tests     without torch"
+	@ctest --test-dir build-core -j $(JOBS) --output-on-failure --no-tests=error
+
+## make style       format and layers only
+style: setup-core
+	@tools/format.sh check
+	@python3 tools/check_layers.py
+
+## make setup       Debian packages and .venv
+setup:
+	@tools/setup.sh
+
+setup-core:
+	@tools/setup.sh core
+
+configure: setup
+	@echo "configure build/ (with torch)"
+	@cmake -S . -B build -G Ninja -DSHARDPLAN_WITH_TORCH=ON $(CMAKE_FLAGS) > build.configure.log 2>&1 \
+	  || { cat build.configure.log; exit 1; }
+	@mv build.configure.log build/configure.log
+
+configure-core: setup-core
+	@echo "configure build-core/ (without torch)"
+	@cmake -S . -B build-core -G Ninja -DSHARDPLAN_WITH_TORCH=OFF $(CMAKE_FLAGS) > build-core.configure.log 2>&1 \
+	  || { cat build-core.configure.log; exit 1; }
+	@mv build-core.configure.log build-core/configure.log
+
+## make build       the program with its runtime: build/shardplan
+build: configure
+	@echo "build     build/"
+	@cmake --build build -j $(JOBS)
+
+## make core        the program without torch: build-core/shardplan
+core: configure-core
+	@echo "build     build-core/"
+	@cmake --build build-core -j $(JOBS)
+
+## make bench       benchmarks of benchmarks/, as text
+bench: build
+	@for program in build/benchmarks/*_bench; do "$$program" || exit 1; done
+	@for script in benchmarks/*_bench.py; do \
+	  [ ! -e "$$script" ] || .venv/bin/python "$$script" || exit 1; done
+
+## make fuzz        longer runs of the random tests (SHARDPLAN_FUZZ_RUNS, default 100000)
+fuzz: core
+	@SHARDPLAN_FUZZ_RUNS=$${SHARDPLAN_FUZZ_RUNS:-100000} \
+	  ctest --test-dir build-core -L fuzz --output-on-failure
+
+## make format      clang-format all C++ sources
+format: setup-core
+	@tools/format.sh
+
+## make tidy        clang-tidy all C++ sources
+tidy: configure configure-core
+	@python3 tools/tidy.py -j $(JOBS)
+
+## make clean       remove build folders (.venv stays)
+clean:
+	rm -rf build build-core
