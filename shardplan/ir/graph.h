@@ -100,7 +100,7 @@ class Graph {
   /// Ops that read each value, in order, one entry for each op (not for each operand). O(graph).
   [[nodiscard]] std::vector<std::vector<OpId>> users() const;
   /// First value with this name and not an op result; an invalid id when there is none. O(values).
-  [[nodiscard]] ValueId find_input(std::string_view name) const;
+  [[nodiscard]] ValueId find_input(std::string_view input_name) const;
   /// Sum of elements of all distinct parameters.
   [[nodiscard]] std::int64_t parameter_count() const;
 
@@ -117,10 +117,12 @@ class Graph {
 /// The text form: parse(print(g)) equals g in everything but constant and weight data, which are
 /// printed for tensors of at most 16 elements and otherwise elided as `data=elided`.
 [[nodiscard]] std::string print(const Graph& graph);
-/// Parses the text form; errors carry "line N". Elided data parses as zeros.
+/// Parses the text form and verifies the graph; errors carry "line N". Elided data parse as zeros
+/// in constants (of at most 256 MiB together) and as none in weights.
 [[nodiscard]] Result<Graph> parse(std::string_view text);
 
-/// 16 hex digits (FNV-1a, 64 bit) over structure, types, attributes, names: not over weight data.
+/// 16 hex digits of a 64-bit hash over structure, types, attributes, names and the data of
+/// constants; not over weight data. Equal on every machine.
 [[nodiscard]] std::string structural_hash(const Graph& graph);
 
 }  // namespace shardplan::ir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,11 +37,16 @@ struct TensorType {
   Shape shape{};
 
   [[nodiscard]] std::int64_t rank() const { return static_cast<std::int64_t>(shape.size()); }
-  /// Number of elements; 1 for a scalar.
+  /// Number of elements; 1 for a scalar. Capped at 2^60 - 1 where the product is larger.
   [[nodiscard]] std::int64_t numel() const;
   [[nodiscard]] Bytes bytes() const { return numel() * element_bytes(dtype); }
   bool operator==(const TensorType&) const = default;
 };
+
+/// Whether every dimension is at least 1 and the tensor has at most kMaxRank dimensions and fewer
+/// than 2^63 bytes. numel() and bytes() are only meaningful for such types.
+inline constexpr std::size_t kMaxRank = 32;
+[[nodiscard]] bool is_valid(const TensorType& type);
 
 /// "f32[8,1024,768]"; a scalar is "f32[]".
 [[nodiscard]] std::string to_string(const TensorType& type);
