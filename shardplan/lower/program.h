@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,12 @@ struct LowerOptions {
                                     const plan::Plan& plan,
                                     const sharding::StepPrice& price,
                                     const LowerOptions& options = {});
+
+/// Bytes a kernel reads and writes: all operands and results, but of a looked-up operand (rows of an
+/// embedding) at most as much as the results.
+[[nodiscard]] Bytes memory_traffic(const ops::AxisMap& map,
+                                   std::span<const ir::TensorType> inputs,
+                                   std::span<const ir::TensorType> results);
 
 /// Local bytes of every resident of one kind.
 [[nodiscard]] Bytes resident_bytes(const Program& program,

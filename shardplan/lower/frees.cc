@@ -1,0 +1,83 @@
+#include "shardplan/lower/frees.h"
+
+#include <limits>
+#include <utility>
+
+namespace shardplan::lower {
+namespace {
+
+constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+
+std::vector<Step> with_frees(const std::vector<Step>& steps,
+                             std::size_t first,
+                             const Program& program,
+                             const std::vector<std::size_t>& last_use) {
+  std::vector<Step> out;
+  out.reserve(steps.size() * 2);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    out.push_back(step);
+    std::vector<LocalId> ends;
+    for (const auto* ids : {&step.inputs, &step.outputs}) {
+      for (const LocalId id : *ids) {
+        const LocalId root = program.root(id);
+        if (last_use[root.index()] == first + i) {
+          ends.push_back(root);
+        }
+      }
+    }
+    for (std::size_t e = 0; e < ends.size(); ++e) {
+      bool seen = false;
+      for (std::size_t before = 0; before < e; ++before) {
+        seen = seen || ends[before] == ends[e];
+      }
+      if (!seen) {
+        Step free;
+        free.kind = StepKind::kFree;
+        free.inputs = {ends[e]};
+        free.op = step.op;
+        free.phase = step.phase;
+        out.push_back(std::move(free));
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void insert_frees(Program& program) {
+  std::vector<std::size_t> last_use(program.values.size(), 0);
+  std::size_t index = 0;
+  for (const std::vector<Step>* steps : {&program.microbatch, &program.update}) {
+    for (const Step& step : *steps) {
+      for (const auto* ids : {&step.inputs, &step.outputs}) {
+        for (const LocalId id : *ids) {
+          last_use[program.root(id).index()] = index;
+        }
+      }
+      ++index;
+    }
+  }
+  for (const Resident& resident : program.residents) {
+    last_use[program.root(resident.local).index()] = kNever;
+  }
+  for (const Resident& gradient : program.kept_gradients) {
+    last_use[program.root(gradient.local).index()] = kNever;
+  }
+  last_use[program.root(program.loss).index()] = kNever;
+  for (const std::vector<Step>* steps : {&program.microbatch, &program.update}) {
+    for (const Step& step : *steps) {
+      if (step.kind == StepKind::kWrite) {
+        last_use[program.root(step.inputs[0]).index()] = kNever;
+      }
+    }
+  }
+  std::vector<Step> microbatch = with_frees(program.microbatch, 0, program, last_use);
+  std::vector<Step> update =
+      with_frees(program.update, program.microbatch.size(), program, last_use);
+  program.microbatch = std::move(microbatch);
+  program.update = std::move(update);
+}
+
+}  // namespace shardplan::lower
