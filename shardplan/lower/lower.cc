@@ -323,6 +323,9 @@ class Lowering {
       return {};
     }
     for (const ir::Write& gradient : step_.gradients) {
+      if (step_.value(gradient.target).kind != ValueKind::kParameter) {
+        continue;
+      }
       const std::vector<Copy>& copies = copies_[gradient.value.index()];
       const auto whole = std::find_if(
           copies.begin(), copies.end(), [](const Copy& copy) { return !copy.spec.has_partial(); });
