@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace shardplan::solvers {
+
+/// A cost for each choice of one variable, or for each pair of choices of two (row-major, the first
+/// variable's choice major). Infinity forbids.
+using CostTable = std::shared_ptr<const std::vector<double>>;
+
+/// Minimise the sum of unary and pairwise costs over one choice for each variable.
+struct PairwiseProblem {
+  struct Edge {
+    int a = 0;
+    int b = 0;
+    CostTable cost{};  ///< choices(a) × choices(b); edges between the same pair add up
+  };
+  std::vector<CostTable> unary{};  ///< one a variable; its size is the number of choices (>= 1)
+  std::vector<Edge> edges{};
+};
+
+struct PairwiseSolution {
+  double cost = 0;            ///< infinity when every assignment is forbidden
+  std::vector<int> choice{};  ///< one a variable
+};
+
+/// Exact minimum by variable elimination (Bertelè, Brioschi 1972), variables in greedy order of the
+/// smallest cluster. Time and memory grow with the largest cluster: the product of the numbers of
+/// choices of a variable and its neighbours at elimination. Equal sub-problems, such as the equal
+/// layers of a network, are solved once: results are remembered by the content of what was joined,
+/// also across calls of one object. Deterministic.
+class Elimination {
+ public:
+  struct Outcome {
+    bool solved = false;  ///< false: some cluster would have had more than `max_cluster` entries
+    PairwiseSolution solution{};
+    std::size_t largest_cluster = 0;
+  };
+  [[nodiscard]] Outcome minimise(const PairwiseProblem& problem,
+                                 std::size_t max_cluster = std::size_t{1} << 26U);
+
+  struct Table;   ///< an interned table of any number of variables
+  struct Joined;  ///< what remains after a variable was minimised out
+
+ private:
+  struct KeyHash {
+    std::size_t operator()(const std::vector<std::uint64_t>& key) const;
+  };
+  std::shared_ptr<const Table> intern(std::vector<double> values);
+  std::shared_ptr<const Table> table_of(const CostTable& cost);
+
+  std::unordered_multimap<std::uint64_t, std::shared_ptr<const Table>> interned_;
+  std::unordered_map<std::vector<std::uint64_t>, std::shared_ptr<const Joined>, KeyHash> joined_;
+  std::unordered_map<const std::vector<double>*, std::pair<CostTable, std::shared_ptr<const Table>>>
+      by_pointer_;
+  std::uint64_t next_id_ = 1;
+
+  friend class EliminationRun;
+};
+
+}  // namespace shardplan::solvers
