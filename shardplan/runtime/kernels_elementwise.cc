@@ -1,0 +1,114 @@
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/sigmoid_backward.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/tanh_backward.h>
+#include <ATen/ops/threshold_backward.h>
+#include <ATen/ops/where.h>
+
+#include <utility>
+
+#include "shardplan/runtime/kernel.h"
+
+// One line a kernel. Every table entry is a function of the call that returns one tensor; `one`
+// gives it the result's dtype and wraps it.
+namespace shardplan::runtime {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+Tensors one(const KernelCall& call, const at::Tensor& result) {
+  return {result.to(scalar_type(call.results[0].dtype)).contiguous()};
+}
+
+template <at::Tensor (at::Tensor::*Method)() const>
+Tensors unary(const KernelCall& call) {
+  return one(call, (call.input(0).*Method)());
+}
+
+template <at::Tensor (at::Tensor::*Method)(const at::Tensor&) const>
+Tensors binary(const KernelCall& call) {
+  return one(call, (call.input(0).*Method)(call.input(1)));
+}
+
+template <at::Tensor (at::Tensor::*Method)(const at::Scalar&) const>
+Tensors with_value(const KernelCall& call) {
+  return one(call, (call.input(0).*Method)(call.attributes.number("value")));
+}
+
+template <at::Tensor (*Function)(const at::Tensor&, const at::Tensor&)>
+Tensors backward(const KernelCall& call) {
+  return one(call, Function(call.input(0), call.input(1)));
+}
+
+Tensors cast(const KernelCall& call) {
+  return {call.input(0).to(scalar_type(call.results[0].dtype),
+                           /*non_blocking=*/false,
+                           /*copy=*/true)};
+}
+
+}  // namespace
+
+std::vector<KernelEntry> elementwise_kernels() {
+  using T = at::Tensor;
+  using Call = const KernelCall&;
+  return {
+      {"neg", unary<&T::neg>},
+      {"exp", unary<&T::exp>},
+      {"log", unary<&T::log>},
+      {"sqrt", unary<&T::sqrt>},
+      {"rsqrt", unary<&T::rsqrt>},
+      {"reciprocal", unary<&T::reciprocal>},
+      {"tanh", unary<&T::tanh>},
+      {"sigmoid", unary<&T::sigmoid>},
+      {"relu", unary<&T::relu>},
+      {"sin", unary<&T::sin>},
+      {"cos", unary<&T::cos>},
+      {"abs", unary<&T::abs>},
+      {"logical_not", unary<&T::logical_not>},
+      {"silu", [](Call c) { return one(c, at::silu(c.input(0))); }},
+      {"gelu",
+       [](Call c) { return one(c, at::gelu(c.input(0), c.attributes.string("approximate"))); }},
+      {"scale", [](Call c) { return one(c, c.input(0).mul(c.attributes.number("factor"))); }},
+      {"add_scalar", [](Call c) { return one(c, c.input(0).add(c.attributes.number("value"))); }},
+      {"pow_scalar",
+       [](Call c) { return one(c, c.input(0).pow(c.attributes.number("exponent"))); }},
+      {"maximum_scalar",
+       [](Call c) { return one(c, c.input(0).clamp_min(c.attributes.number("value"))); }},
+      {"cast", cast},
+      {"add", [](Call c) { return one(c, c.input(0).add(c.input(1))); }},
+      {"sub", [](Call c) { return one(c, c.input(0).sub(c.input(1))); }},
+      {"mul", binary<&T::mul>},
+      {"div", binary<&T::div>},
+      {"maximum", binary<&T::maximum>},
+      {"minimum", binary<&T::minimum>},
+      {"eq", binary<&T::eq>},
+      {"ne", binary<&T::ne>},
+      {"lt", binary<&T::lt>},
+      {"le", binary<&T::le>},
+      {"gt", binary<&T::gt>},
+      {"ge", binary<&T::ge>},
+      {"logical_and", binary<&T::logical_and>},
+      {"logical_or", binary<&T::logical_or>},
+      {"eq_scalar", with_value<&T::eq>},
+      {"ne_scalar", with_value<&T::ne>},
+      {"lt_scalar", with_value<&T::lt>},
+      {"le_scalar", with_value<&T::le>},
+      {"gt_scalar", with_value<&T::gt>},
+      {"ge_scalar", with_value<&T::ge>},
+      {"where", [](Call c) { return one(c, at::where(c.input(0), c.input(1), c.input(2))); }},
+      {"tanh_backward", backward<&at::tanh_backward>},
+      {"sigmoid_backward", backward<&at::sigmoid_backward>},
+      {"silu_backward", backward<&at::silu_backward>},
+      {"relu_backward",
+       [](Call c) { return one(c, at::threshold_backward(c.input(0), c.input(1), 0)); }},
+      {"gelu_backward",
+       [](Call c) {
+         return one(c,
+                    at::gelu_backward(c.input(0), c.input(1), c.attributes.string("approximate")));
+       }},
+  };
+}
+
+}  // namespace shardplan::runtime

@@ -1,0 +1,244 @@
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "shardplan/runtime/kernel.h"
+
+// Norms, softmax, lookups and the pieces of the cross-entropy loss. What is as large as the logits
+// is handled some rows at a time, so no kernel here allocates another tensor of that size.
+namespace shardplan::runtime {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor to_result(const KernelCall& call, std::size_t i, const at::Tensor& tensor) {
+  return tensor.to(scalar_type(call.results[i].dtype)).contiguous();
+}
+
+// ---- softmax and layer norm ----
+
+Tensors softmax(const KernelCall& call) {
+  return {at::_softmax(call.input(0), call.attributes.integer("dim"), false).contiguous()};
+}
+
+Tensors softmax_backward(const KernelCall& call) {
+  return {
+      at::_softmax_backward_data(
+          call.input(0), call.input(1), call.attributes.integer("dim"), call.input(1).scalar_type())
+          .contiguous()};
+}
+
+std::vector<std::int64_t> normalized_shape(const KernelCall& call, const at::Tensor& x) {
+  const std::int64_t dims = call.attributes.integer("dims");
+  return x.sizes().slice(static_cast<std::size_t>(x.dim() - dims)).vec();
+}
+
+/// ATen keeps mean and rstd in float for narrow inputs only when the weight is float.
+std::optional<at::Tensor> norm_operand(const at::Tensor& x, const at::Tensor& operand) {
+  return operand.to(arithmetic_type(x.scalar_type()));
+}
+
+std::optional<at::Tensor> norm_weight(const KernelCall& call,
+                                      const at::Tensor& x,
+                                      std::size_t index) {
+  if (call.attributes.flag_or("weight", false)) {
+    return norm_operand(x, call.input(index));
+  }
+  const at::ScalarType wide = arithmetic_type(x.scalar_type());
+  if (wide != x.scalar_type()) {
+    return at::ones(normalized_shape(call, x), x.options().dtype(wide));
+  }
+  return std::nullopt;
+}
+
+Tensors layer_norm(const KernelCall& call) {
+  const at::Tensor& x = call.input(0);
+  const bool has_weight = call.attributes.flag_or("weight", false);
+  std::optional<at::Tensor> bias;
+  if (call.attributes.flag_or("bias", false)) {
+    bias = norm_operand(x, call.input(has_weight ? 2 : 1));
+  }
+  auto [y, mean, rstd] = at::native_layer_norm(
+      x, normalized_shape(call, x), norm_weight(call, x, 1), bias, call.attributes.number("eps"));
+  return {to_result(call, 0, y),
+          to_result(call, 1, mean).view(call.results[1].shape),
+          to_result(call, 2, rstd).view(call.results[2].shape)};
+}
+
+Tensors layer_norm_backward(const KernelCall& call) {
+  const at::Tensor& x = call.input(1);
+  const bool has_weight = call.attributes.flag_or("weight", false);
+  const bool has_bias = call.attributes.flag_or("bias", false);
+  std::vector<std::int64_t> statistics_shape(x.sizes().begin(), x.sizes().end());
+  for (std::int64_t i = 0; i < call.attributes.integer("dims"); ++i) {
+    statistics_shape[static_cast<std::size_t>(x.dim() - 1 - i)] = 1;
+  }
+  const std::optional<at::Tensor> weight = norm_weight(call, x, 4);
+  std::optional<at::Tensor> bias;
+  if (has_bias) {  // its values are not read
+    bias =
+        at::empty(normalized_shape(call, x), x.options().dtype(arithmetic_type(x.scalar_type())));
+  }
+  auto [dx, dweight, dbias] = at::native_layer_norm_backward(call.input(0),
+                                                             x,
+                                                             normalized_shape(call, x),
+                                                             call.input(2).view(statistics_shape),
+                                                             call.input(3).view(statistics_shape),
+                                                             weight,
+                                                             bias,
+                                                             {true, has_weight, has_bias});
+  Tensors results{to_result(call, 0, dx)};
+  if (has_weight) {
+    results.push_back(to_result(call, results.size(), dweight));
+  }
+  if (has_bias) {
+    results.push_back(to_result(call, results.size(), dbias));
+  }
+  return results;
+}
+
+// ---- lookups in a table of which this rank may hold only some rows ----
+
+struct LocalIds {
+  at::Tensor ids;     ///< relative to the shard
+  at::Tensor inside;  ///< bool: the row is in this shard
+};
+
+LocalIds localize(const at::Tensor& ids, const GlobalAxis& rows) {
+  at::Tensor local = ids.sub(rows.start);
+  at::Tensor inside = local.ge(0).logical_and_(local.lt(rows.local_size));
+  return {std::move(local), std::move(inside)};
+}
+
+Tensors embedding(const KernelCall& call) {
+  const at::Tensor& weight = call.input(0);
+  const at::Tensor& ids = call.input(1);
+  const GlobalAxis* rows = call.position("v");
+  if (rows == nullptr || rows->whole()) {
+    return {at::embedding(weight, ids).contiguous()};
+  }
+  const LocalIds local = localize(ids, *rows);
+  at::Tensor result = at::embedding(weight, local.ids.clamp(0, rows->local_size - 1));
+  result.masked_fill_(local.inside.logical_not().unsqueeze(-1), 0);
+  return {result.contiguous()};
+}
+
+Tensors embedding_backward(const KernelCall& call) {
+  const at::Tensor& g = call.input(0);
+  const at::Tensor& ids = call.input(1);
+  const std::int64_t local_rows = call.results[0].shape[0];
+  constexpr std::int64_t kSkip = -1;  // ATen's padding index: rows that get no gradient
+  const GlobalAxis* rows = call.position("v");
+  at::Tensor local_ids = ids;
+  if (rows != nullptr && !rows->whole()) {
+    const LocalIds local = localize(ids, *rows);
+    local_ids = local.ids.masked_fill(local.inside.logical_not(), kSkip);
+  }
+  return {to_result(call, 0, at::embedding_dense_backward(g, local_ids, local_rows, kSkip, false))};
+}
+
+// ---- softmax cross-entropy in pieces ----
+
+Tensors sum_exp(const KernelCall& call) {
+  const std::int64_t classes = call.input(0).size(-1);
+  const at::Tensor x = call.input(0).view({-1, classes});
+  const at::Tensor m = call.input(1).reshape({-1, 1});
+  at::Tensor result =
+      at::empty(call.results[0].shape, options_of(call.input(0), call.results[0].dtype));
+  const at::Tensor flat = result.view({-1});
+  const at::ScalarType wide = arithmetic_type(x.scalar_type());
+  const std::int64_t step = rows_at_a_time(classes);
+  for (std::int64_t row = 0; row < x.size(0); row += step) {
+    const std::int64_t end = std::min(row + step, x.size(0));
+    at::Tensor part = x.slice(0, row, end).to(wide, false, /*copy=*/true);
+    part.sub_(m.slice(0, row, end)).exp_();
+    flat.slice(0, row, end).copy_(part.sum(1));
+  }
+  return {result};
+}
+
+/// Label of each row in this shard's classes, clamped into range; which rows count here.
+LocalIds labels(const KernelCall& call, std::size_t target_index, std::int64_t classes) {
+  const at::Tensor target = call.input(target_index).reshape({-1});
+  const GlobalAxis* axis = call.position("v");
+  const GlobalAxis here = axis == nullptr ? GlobalAxis{"v", 1, 0, classes, classes} : *axis;
+  LocalIds local = localize(target, here);
+  const at::Tensor known = target.ge(0).logical_and_(target.lt(here.global_size));
+  known.logical_or_(target.eq(call.attributes.integer_or("ignore_index", -100)));
+  TORCH_CHECK_VALUE(
+      known.all().item<bool>(), "a class label is outside [0, ", here.global_size, ")");
+  local.inside.logical_and_(target.ne(call.attributes.integer_or("ignore_index", -100)));
+  local.ids.clamp_(0, classes - 1);
+  return local;
+}
+
+Tensors label_score(const KernelCall& call) {
+  const std::int64_t classes = call.input(0).size(-1);
+  const at::Tensor logits = call.input(0).view({-1, classes});
+  const LocalIds local = labels(call, 1, classes);
+  const at::Tensor lse = call.input(2).reshape({-1});
+  at::Tensor score =
+      logits.gather(1, local.ids.to(at::kLong).unsqueeze(1)).squeeze(1).to(lse.scalar_type());
+  score.sub_(lse).masked_fill_(local.inside.logical_not(), 0);
+  return {to_result(call, 0, score).view(call.results[0].shape)};
+}
+
+Tensors label_score_backward(const KernelCall& call) {
+  const std::int64_t classes = call.input(1).size(-1);
+  const at::Tensor logits = call.input(1).view({-1, classes});
+  const LocalIds local = labels(call, 2, classes);
+  const at::Tensor ids = local.ids.to(at::kLong).unsqueeze(1);
+  const at::Tensor lse = call.input(3).reshape({-1, 1});
+  const at::ScalarType wide = arithmetic_type(logits.scalar_type());
+  // Rows that are ignored have no gradient at all; rows whose label is another shard's still have
+  // the softmax part.
+  const at::Tensor kept =
+      call.input(2).reshape({-1}).ne(call.attributes.integer_or("ignore_index", -100));
+  const at::Tensor g = call.input(0)
+                           .reshape({-1})
+                           .to(wide, false, /*copy=*/true)
+                           .masked_fill_(kept.logical_not(), 0)
+                           .unsqueeze(1);
+  const at::Tensor at_label = g.masked_fill(local.inside.logical_not().unsqueeze(1), 0);
+  at::Tensor result =
+      at::empty(call.results[0].shape, options_of(call.input(1), call.results[0].dtype));
+  const at::Tensor rows = result.view({-1, classes});
+  const std::int64_t step = rows_at_a_time(classes);
+  for (std::int64_t row = 0; row < logits.size(0); row += step) {
+    const std::int64_t end = std::min(row + step, logits.size(0));
+    at::Tensor part = logits.slice(0, row, end).to(wide, false, /*copy=*/true);
+    part.sub_(lse.slice(0, row, end)).exp_().mul_(g.slice(0, row, end)).neg_();
+    part.scatter_add_(1, ids.slice(0, row, end), at_label.slice(0, row, end));
+    rows.slice(0, row, end).copy_(part);
+  }
+  return {result};
+}
+
+}  // namespace
+
+std::vector<KernelEntry> model_kernels() {
+  return {
+      {"softmax", softmax},
+      {"softmax_backward", softmax_backward},
+      {"layer_norm", layer_norm},
+      {"layer_norm_backward", layer_norm_backward},
+      {"embedding", embedding},
+      {"embedding_backward", embedding_backward},
+      {"sum_exp", sum_exp},
+      {"label_score", label_score},
+      {"label_score_backward", label_score_backward},
+  };
+}
+
+}  // namespace shardplan::runtime
