@@ -29,7 +29,11 @@ template <class T, class C>
 void store_run(void* target, std::int64_t offset, std::int64_t count, const C* source) {
   T* const to = static_cast<T*>(target) + offset;
   for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = static_cast<T>(source[i]);
+    if constexpr (sizeof(T) < sizeof(float)) {
+      to[i] = static_cast<T>(static_cast<float>(source[i]));
+    } else {
+      to[i] = static_cast<T>(source[i]);
+    }
   }
 }
 
