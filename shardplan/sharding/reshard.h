@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -23,10 +23,12 @@ enum class CollectiveKind : std::uint8_t {
 /// "all_gather", ...
 [[nodiscard]] std::string_view collective_name(CollectiveKind kind);
 
-/// One step of a change of layout. `axes` (mesh axes, major to minor) span the group. In an
-/// all-gather the axes are the most minor cuts of `dim`; in an all-to-all they leave the minor end
-/// of `dim` and join the minor end of `split_dim`; in a reduce-scatter and a slice they join the
-/// minor end of `dim`.
+/// One step of a change of layout. `axes` (mesh axes, major to minor) span the group: its members
+/// are in the order of DeviceMesh::group(rank, axes), and member i holds, receives or reduces part
+/// i. In an all-gather the axes are the most minor cuts of `dim`; in an all-to-all they leave the
+/// minor end of `dim` and join the minor end of `split_dim` in the same order; in a reduce-scatter
+/// and a slice they join the minor end of `dim`. An all-reduce has its axes in mesh order, and so
+/// has a permute, whose axes are those whose coordinate means another part afterwards.
 struct ReshardStep {
   CollectiveKind kind = CollectiveKind::kSlice;
   std::vector<int> axes{};
@@ -35,6 +37,7 @@ struct ReshardStep {
   Reduction reduction = Reduction::kSum;
   ShardingSpec from{};
   ShardingSpec to{};
+  bool operator==(const ReshardStep&) const = default;
 };
 
 struct ReshardPath {
@@ -45,39 +48,63 @@ struct ReshardPath {
   bool possible = true;  ///< false: no path (for example from replicated to partial)
 };
 
-/// Price of one step for a tensor of `type`, in any unit (seconds in practice).
+/// What a path costs, without its steps.
+struct ReshardCost {
+  double price = 0;      ///< infinite when not possible
+  Bytes temporary = 0;   ///< as in ReshardPath
+  bool possible = true;  ///< as in ReshardPath
+};
+
+/// Price of one step for a tensor of `type`, in any unit (seconds in practice). Not negative, not
+/// NaN; infinite forbids the step.
 using StepPrice = std::function<double(const ReshardStep& step, const ir::TensorType& type)>;
 
-/// Finds cheapest changes of layout by Dijkstra's algorithm over layouts, and remembers them.
-/// Layouts reached on the way have every cut dimension divisible. Several mesh axes may move in one
-/// collective. Never throws away a partial sum. Not thread-safe.
+/// Finds cheapest changes of layout by Dijkstra's algorithm over layouts, exactly, and remembers
+/// them. Layouts on the way, the ends included, have every cut dimension divisible. Several mesh
+/// axes may move in one collective (see one_step_reshards). Never throws away a partial sum. Of
+/// equally cheap paths one with the fewest steps. Not thread-safe; pointers into it stay valid.
+///
+/// Cost: the first question about a source layout and a type runs the search as far as the target,
+/// and each step is priced once for each type; asking again is two hash lookups.
 class Resharder {
  public:
   Resharder(cluster::DeviceMesh mesh, StepPrice price);
+  ~Resharder();
+  Resharder(Resharder&&) noexcept;
+  Resharder& operator=(Resharder&&) noexcept;
 
   [[nodiscard]] const ReshardPath& path(const ShardingSpec& from,
                                         const ShardingSpec& to,
                                         const ir::TensorType& type);
-  [[nodiscard]] const cluster::DeviceMesh& mesh() const { return mesh_; }
+  /// The same search without building the steps: for tables of many pairs.
+  [[nodiscard]] ReshardCost cost(const ShardingSpec& from,
+                                 const ShardingSpec& to,
+                                 const ir::TensorType& type);
+  [[nodiscard]] const cluster::DeviceMesh& mesh() const;
 
  private:
-  struct Key {
-    ShardingSpec from, to;
-    ir::Shape shape;
-    ir::DType dtype;
-    bool operator==(const Key&) const = default;
+  class Search;    // everything known about one tensor type
+  struct Context;  // mesh and price, shared by the searches
+  struct TypeHash {
+    std::size_t operator()(const ir::TensorType& type) const;
   };
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const;
-  };
-  cluster::DeviceMesh mesh_;
-  StepPrice price_;
-  std::unordered_map<Key, ReshardPath, KeyHash> memo_;
+  [[nodiscard]] Search& search(const ir::TensorType& type);
+
+  std::unique_ptr<Context> context_;
+  std::unordered_map<ir::TensorType, std::unique_ptr<Search>, TypeHash> searches_;
 };
 
-/// Every single step that leads from `spec` to another layout of the tensor.
+/// Every single step that leads from `spec` to another layout of the tensor that divides: any set
+/// and order of mesh axes that the kind allows. Partial maxima can only be all-reduced. A permute
+/// leads to every layout with the same local shape and the same partial axes. Fixed order.
 [[nodiscard]] std::vector<ReshardStep> one_step_reshards(const ShardingSpec& spec,
                                                          const ir::TensorType& type,
                                                          const cluster::DeviceMesh& mesh);
+
+/// For every rank, the rank from which it gets its part in a permute (itself, where it already has
+/// it): a permutation within each group of step.axes. Precondition: step.kind is
+/// kCollectivePermute.
+[[nodiscard]] std::vector<std::int64_t> permute_sources(const ReshardStep& step,
+                                                        const cluster::DeviceMesh& mesh);
 
 }  // namespace shardplan::sharding

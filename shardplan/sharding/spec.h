@@ -22,18 +22,27 @@ enum class Reduction : std::uint8_t { kSum, kMax };
 /// How one tensor lies on a mesh: for every tensor dimension the mesh axes that cut it, major to
 /// minor (first axis = outermost cut), plus the mesh axes over which the tensor is a partial sum
 /// (or maximum). Mesh axes are indices into DeviceMesh::axes. A mesh axis is used at most once;
-/// unused = replicated. A small value type: 16 bytes, compared and hashed as such.
+/// unused = replicated. A small value type: 12 bytes, compared and hashed as such, never allocates
+/// but in the functions that return vectors.
 ///
 /// Text form, for mesh axes named data and tensor: "[data, -, tensor]", two on one dimension
-/// "[data·tensor, -]", partial sum "[-, -] + sum(tensor)".
+/// "[data·tensor, -]", partial sum "[-, -] + sum(tensor)", a scalar "[]".
 class ShardingSpec {
  public:
   ShardingSpec() { where_.fill(kReplicated); }  ///< replicated
 
   /// Appends `mesh_axis` as the most minor cut of `dim`. Precondition: the axis is unused.
-  void shard(int dim, int mesh_axis);
-  void make_partial(int mesh_axis, Reduction reduction);
-  /// Drops the axis from wherever it is.
+  void shard(int dim, int mesh_axis) {
+    SHARDPLAN_CHECK(is_replicated(mesh_axis)) << "mesh axis " << mesh_axis << " is used twice";
+    order_[index(mesh_axis)] = static_cast<std::int8_t>(count_of(dim));
+    where_[index(mesh_axis)] = static_cast<std::int8_t>(dim);
+  }
+  /// Precondition: the axis is unused.
+  void make_partial(int mesh_axis, Reduction reduction) {
+    SHARDPLAN_CHECK(is_replicated(mesh_axis)) << "mesh axis " << mesh_axis << " is used twice";
+    where_[index(mesh_axis)] = reduction == Reduction::kMax ? kPartialMax : kPartialSum;
+  }
+  /// Drops the axis from wherever it is; more minor axes of its dimension move up.
   void replicate(int mesh_axis);
 
   [[nodiscard]] bool is_replicated(int mesh_axis) const { return at(mesh_axis) == kReplicated; }
@@ -43,11 +52,35 @@ class ShardingSpec {
   }
   /// Dimension that the axis cuts, -1 when it cuts none.
   [[nodiscard]] int dim_of(int mesh_axis) const { return at(mesh_axis) >= 0 ? at(mesh_axis) : -1; }
+  /// Number of mesh axes that cut `dim`.
+  [[nodiscard]] int count_of(int dim) const {
+    int count = 0;
+    for (const std::int8_t where : where_) {
+      count += where == dim ? 1 : 0;
+    }
+    return count;
+  }
+  /// The mesh axis at `position` (0 = most major) among those that cut `dim`; -1 past the end.
+  [[nodiscard]] int axis_at(int dim, int position) const {
+    for (int axis = 0; axis < kMaxMeshAxes; ++axis) {
+      if (at(axis) == dim && order_[index(axis)] == position) {
+        return axis;
+      }
+    }
+    return -1;
+  }
   /// Mesh axes that cut `dim`, major to minor.
   [[nodiscard]] std::vector<int> axes_of(int dim) const;
   [[nodiscard]] std::vector<int> partial_axes() const;
   [[nodiscard]] bool fully_replicated() const { return *this == ShardingSpec{}; }
-  [[nodiscard]] bool has_partial() const;
+  [[nodiscard]] bool has_partial() const {
+    for (const std::int8_t where : where_) {
+      if (where <= kPartialSum) {
+        return true;
+      }
+    }
+    return false;
+  }
 
   auto operator<=>(const ShardingSpec&) const = default;
   [[nodiscard]] std::uint64_t hash() const;
@@ -56,7 +89,8 @@ class ShardingSpec {
   static constexpr std::int8_t kReplicated = -1;
   static constexpr std::int8_t kPartialSum = -2;
   static constexpr std::int8_t kPartialMax = -3;
-  [[nodiscard]] std::int8_t at(int axis) const { return where_[static_cast<std::size_t>(axis)]; }
+  [[nodiscard]] static std::size_t index(int axis) { return static_cast<std::size_t>(axis); }
+  [[nodiscard]] std::int8_t at(int axis) const { return where_[index(axis)]; }
 
   std::array<std::int8_t, kMaxMeshAxes> where_{};  ///< tensor dimension, or one of the marks above
   std::array<std::int8_t, kMaxMeshAxes> order_{};  ///< position among the axes of that dimension
@@ -66,7 +100,15 @@ struct ShardingSpecHash {
   std::size_t operator()(const ShardingSpec& spec) const { return spec.hash(); }
 };
 
-/// Whether every cut dimension is divisible by the sizes of its axes.
+// In this room a mesh has at most kMaxMeshAxes axes of positive size.
+
+/// Number of parts that `dim` is cut into; 1 = whole. Does not allocate.
+[[nodiscard]] std::int64_t shard_count(const ShardingSpec& spec,
+                                       int dim,
+                                       const cluster::DeviceMesh& mesh);
+/// Number of parts that the whole tensor is cut into. Does not allocate.
+[[nodiscard]] std::int64_t shard_count(const ShardingSpec& spec, const cluster::DeviceMesh& mesh);
+/// Whether every cut dimension exists and is divisible by the sizes of its axes. Does not allocate.
 [[nodiscard]] bool divides(const ShardingSpec& spec,
                            const ir::Shape& shape,
                            const cluster::DeviceMesh& mesh);
@@ -74,6 +116,7 @@ struct ShardingSpecHash {
 [[nodiscard]] ir::Shape local_shape(const ShardingSpec& spec,
                                     const ir::Shape& shape,
                                     const cluster::DeviceMesh& mesh);
+/// Bytes of each device's part. Precondition: divides(). Does not allocate.
 [[nodiscard]] Bytes local_bytes(const ShardingSpec& spec,
                                 const ir::TensorType& type,
                                 const cluster::DeviceMesh& mesh);
@@ -81,7 +124,8 @@ struct ShardingSpecHash {
 [[nodiscard]] std::string to_string(const ShardingSpec& spec,
                                     std::size_t rank,
                                     const cluster::DeviceMesh& mesh);
-/// Inverse of to_string; errors name the axis or the position.
+/// Inverse of to_string ("*" is taken for "·" too); errors name the axis or the dimension. Does not
+/// check that the mesh divides the tensor.
 [[nodiscard]] Result<ShardingSpec> parse_spec(std::string_view text,
                                               std::size_t rank,
                                               const cluster::DeviceMesh& mesh);

@@ -35,22 +35,39 @@ struct OpLayouts {
   std::vector<ShardingSpec> results{};
 };
 
-/// Layouts of a strategy, or nothing when it is not possible: an op axis not divisible, a minor
-/// part of a merged dimension cut before the major one, two mesh axes in conflict. Mesh axes on one
-/// dimension follow mesh order within an op axis.
+/// Layouts of a strategy, or nothing when it is not possible:
+/// - an op axis that does not exist, or is not divisible by the mesh axes that cut it together;
+/// - a merged dimension ("(h d)", in operands and results) where a minor op axis is cut although a
+///   more major one is not fully cut (one element a shard) or of size 1;
+/// - an op axis that cuts one operand twice;
+/// - a partial rule that leaves out a result (its layout would be unknown).
+/// Mesh axes on one op axis follow mesh order, those of a more major op axis of a merged dimension
+/// come first. An op axis of role kSum, kLookup (kMax) makes the results without it partial sums
+/// (maxima); a partial rule leaves all operands but its own replicated. O(operand dims · mesh
+/// axes); allocates only the two vectors.
 [[nodiscard]] std::optional<OpLayouts> layouts(const ops::AxisMap& map,
                                                const Strategy& strategy,
                                                const cluster::DeviceMesh& mesh);
 
-/// All possible strategies, in a fixed order, the fully replicated one first. Exponential in mesh
-/// axes: (op axes + partial rules + 1)^(mesh axes).
+/// Whether layouts() gives some; the error says which op axis, mesh axis or operand stands against
+/// it.
+[[nodiscard]] Status check_strategy(const ops::AxisMap& map,
+                                    const Strategy& strategy,
+                                    const cluster::DeviceMesh& mesh);
+
+/// All possible strategies, in a fixed order (that of the choices kNone, op axes, partial rules;
+/// the last mesh axis varies fastest), so the fully replicated one comes first. Mesh axes of size 1
+/// stay kNone. Exponential in mesh axes: (op axes + partial rules + 1)^(mesh axes).
 [[nodiscard]] std::vector<Strategy> enumerate_strategies(const ops::AxisMap& map,
                                                          const cluster::DeviceMesh& mesh);
 
 /// "data=b tensor=n", "replicated" when nothing is sharded; partial rule r is "partial:r".
+/// Precondition: the choices exist.
 [[nodiscard]] std::string to_string(const Strategy& strategy,
                                     const ops::AxisMap& map,
                                     const cluster::DeviceMesh& mesh);
+/// Inverse of to_string. Errors name the unknown mesh axis or op axis, with a suggestion. Does not
+/// check that the strategy is possible.
 [[nodiscard]] Result<Strategy> parse_strategy(std::string_view text,
                                               const ops::AxisMap& map,
                                               const cluster::DeviceMesh& mesh);
