@@ -130,7 +130,7 @@ class SpecParser {
     const std::string_view before = rest_;
     if (take("-")) {
       skip_spaces();
-      if (rest_.starts_with(",") || rest_.starts_with("]")) {
+      if (rest_.empty() || rest_.starts_with(",") || rest_.starts_with("]")) {
         return true;
       }
     }
