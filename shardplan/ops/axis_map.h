@@ -59,13 +59,15 @@ struct AxisMap {
 ///   "(a b) c -> a (b c)"       merged dimensions (sizes of single axes must be inferable from the
 ///                              other places where they occur)
 ///   "b s [v] -> b s"           [v]: needed whole
-///   "1"                        a dimension of size 1 (or broadcast): no axis
+///   "b * -> b *"               *: needed whole, of any size in each place
 ///   "?v d, b s -> b s d"       ?v: kLookup (positional)
 ///   "n ^v -> n"                ^v: kMax
 ///   "@b @s -> b s"             @b: positional
+///   "+b d -> b d, d"           +b: kSum although the first result has it (the second is partial)
 ///   "" between commas          a scalar
 ///
-/// A marker is written at one occurrence of the axis. Dimensions whose size is 1 lose their axis.
+/// A marker is written at one occurrence of the axis. Dimensions whose size is 1 lose their axis,
+/// and axes that then have no place left, or size 1, are dropped.
 /// SHARDPLAN_CHECKs that the text fits the types: it is written by op definitions, not by users.
 [[nodiscard]] AxisMap make_axis_map(std::string_view text,
                                     std::span<const ir::TensorType> inputs,
@@ -83,7 +85,8 @@ struct AxisMap {
 /// [8, 1024, 768] -> [8192, 12, 64] gives "a b (h d) -> (a b) h d".
 [[nodiscard]] AxisMap reshape_axis_map(const ir::TensorType& input, const ir::TensorType& result);
 
-/// Readable form, "b m k, k n -> b m n".
+/// Readable form, "b m k, k n -> b m n", with the markers of make_axis_map; "*" is a dimension
+/// without an axis.
 [[nodiscard]] std::string to_string(const AxisMap& map);
 
 }  // namespace shardplan::ops

@@ -26,7 +26,7 @@ class GradientBuilder;
 /// The one description of an op. Adding an op is adding one row to the table of its family file and
 /// one kernel line in `runtime`.
 ///
-/// All tensors are contiguous. `view` results share storage with input 0 (reshape only).
+/// All tensors are contiguous. `view` results share storage with input 0 (reshape, identity).
 /// `in_place[r] = i`: result r overwrites the storage of input i, which must be dead afterwards
 /// (updates, accumulation); -1 = a fresh buffer.
 struct OpDef {
@@ -40,7 +40,8 @@ struct OpDef {
   /// Bytes that the kernel allocates beyond its results while it runs. Null = 0. Called with local
   /// shapes after lowering.
   Bytes (*workspace)(const OpView& op) = nullptr;
-  /// Appends the backward ops. Null = no gradient flows through this op (integers, comparisons).
+  /// Appends the backward ops. Null = there is no gradient rule: the results are integers or
+  /// booleans, or autodiff reports an error when a gradient arrives at them.
   void (*gradient)(GradientBuilder& g) = nullptr;
   bool view = false;
   std::vector<int> in_place{};
@@ -98,8 +99,14 @@ class GradientBuilder {
   /// Sums `value` over the dimensions along which `like` was broadcast to it (no op if none).
   ir::ValueId sum_to(ir::ValueId value, ir::ValueId like);
 
+  /// An input that gets none has a zero gradient.
   void set_input_gradient(std::size_t i, ir::ValueId gradient) { input_gradients_[i] = gradient; }
   [[nodiscard]] const std::vector<ir::ValueId>& input_gradients() const { return input_gradients_; }
+
+  /// Says that the gradient of result i is not supported, if one arrives ("the gradient of ...").
+  void refuse_output_gradient(std::size_t i, std::string_view what);
+  /// What was refused; empty when the gradient is complete.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
  private:
   ir::Graph& graph_;
@@ -107,6 +114,7 @@ class GradientBuilder {
   std::vector<ir::ValueId> output_gradients_;
   std::vector<bool> needed_;
   std::vector<ir::ValueId> input_gradients_;
+  std::string refusal_;
 };
 
 }  // namespace shardplan::ops

@@ -1,0 +1,159 @@
+// Products of two tensors with named dimensions: every matrix product of a model.
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
+#include <string_view>
+
+#include "shardplan/ops/checks.h"
+#include "shardplan/ops/registry.h"
+
+namespace shardplan::ops {
+namespace {
+
+/// The three terms of "ab,bc->ac".
+struct Equation {
+  std::string_view a;
+  std::string_view b;
+  std::string_view result;
+};
+
+bool has_letter(std::string_view term, char letter) {
+  return term.find(letter) != std::string_view::npos;
+}
+
+Result<Equation> parse_equation(const std::string& text) {
+  const std::size_t comma = text.find(',');
+  const std::size_t arrow = text.find("->");
+  if (comma == std::string::npos || arrow == std::string::npos || comma > arrow) {
+    return invalid_input("equation \"" + text + "\" has not the form \"ab,bc->ac\"");
+  }
+  const std::string_view view = text;
+  const Equation equation{
+      view.substr(0, comma), view.substr(comma + 1, arrow - comma - 1), view.substr(arrow + 2)};
+  for (const std::string_view term : {equation.a, equation.b, equation.result}) {
+    for (std::size_t i = 0; i < term.size(); ++i) {
+      if (std::isalpha(static_cast<unsigned char>(term[i])) == 0) {
+        return invalid_input("equation \"" + text + "\": '" + term[i] + "' is no letter");
+      }
+      if (has_letter(term.substr(i + 1), term[i])) {
+        return invalid_input("equation \"" + text + "\": '" + term[i] +
+                             "' occurs twice in one term");
+      }
+    }
+  }
+  const auto check_term = [&](std::string_view term, std::string_view one, std::string_view other) {
+    return std::find_if(term.begin(), term.end(), [&](char letter) {
+      return !has_letter(one, letter) && !has_letter(other, letter);
+    });
+  };
+  if (check_term(equation.a, equation.b, equation.result) != equation.a.end() ||
+      check_term(equation.b, equation.a, equation.result) != equation.b.end() ||
+      check_term(equation.result, equation.a, equation.b) != equation.result.end()) {
+    return invalid_input("equation \"" + text + "\": every letter must occur in two of its terms");
+  }
+  return equation;
+}
+
+/// The equation of an op that inference has accepted.
+Equation equation_of(const ir::Attributes& attributes) {
+  const Result<Equation> equation = parse_equation(attributes.string("equation"));
+  SHARDPLAN_CHECK(equation.has_value()) << equation.error().text();
+  return *equation;
+}
+
+Result<Types> infer_einsum(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 2));
+  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes, {{"equation", AttributeKind::kText}}));
+  const std::string& text = attributes.string("equation");
+  SHARDPLAN_ASSIGN_OR_RETURN(const Equation equation, parse_equation(text));
+  SHARDPLAN_RETURN_IF_ERROR(check_floating(inputs, 0));
+  SHARDPLAN_RETURN_IF_ERROR(check_same_dtype(inputs, 0, 1));
+  const std::array<std::string_view, 2> terms{equation.a, equation.b};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (terms[i].size() != inputs[i].shape.size()) {
+      return invalid_input("equation \"" + text + "\" names " + std::to_string(terms[i].size()) +
+                           " dimensions of operand " + std::to_string(i) + ", which is " +
+                           ir::to_string(inputs[i]));
+    }
+  }
+  ir::TensorType result{inputs[0].dtype, {}};
+  for (std::size_t d = 0; d < equation.b.size(); ++d) {
+    const std::size_t other = equation.a.find(equation.b[d]);
+    if (other != std::string_view::npos && inputs[0].shape[other] != inputs[1].shape[d]) {
+      return invalid_input("equation \"" + text + "\": '" + equation.b[d] + "' has size " +
+                           std::to_string(inputs[0].shape[other]) + " in " +
+                           ir::to_string(inputs[0]) + " and " + std::to_string(inputs[1].shape[d]) +
+                           " in " + ir::to_string(inputs[1]));
+    }
+  }
+  for (const char letter : equation.result) {
+    const std::size_t in_a = equation.a.find(letter);
+    result.shape.push_back(in_a != std::string_view::npos
+                               ? inputs[0].shape[in_a]
+                               : inputs[1].shape[equation.b.find(letter)]);
+  }
+  return Types{result};
+}
+
+std::string spaced(std::string_view letters) {
+  std::string out;
+  for (const char letter : letters) {
+    out += letter;
+    out += ' ';
+  }
+  return out;
+}
+
+/// The letters are the axes. Bilinear: one operand may be a partial sum while the other is whole.
+AxisMap axes_einsum(const OpView& op) {
+  const Equation equation = equation_of(op.attributes);
+  return make_axis_map(
+      spaced(equation.a) + "," + spaced(equation.b) + "->" + spaced(equation.result),
+      op.inputs,
+      op.results,
+      {{{0}, {0}}, {{1}, {0}}});
+}
+
+/// A multiply-add for every combination of all letters.
+Flops flops_einsum(const OpView& op) {
+  const Equation equation = equation_of(op.attributes);
+  auto total = static_cast<Flops>(op.inputs[0].numel());
+  for (std::size_t d = 0; d < equation.b.size(); ++d) {
+    if (!has_letter(equation.a, equation.b[d])) {
+      total *= static_cast<Flops>(op.inputs[1].shape[d]);
+    }
+  }
+  return 2 * total;
+}
+
+/// y = a·b gives da = g·b and db = a·g, each with the terms of the equation exchanged.
+void gradient_einsum(GradientBuilder& b) {
+  const Equation equation = equation_of(b.attributes());
+  const std::string a(equation.a);
+  const std::string w(equation.b);
+  const std::string y(equation.result);
+  const ir::ValueId g = b.output_gradient(0);
+  if (b.needed(0)) {
+    b.set_input_gradient(0,
+                         b.emit("einsum", {g, b.input(1)}, {{"equation", y + "," + w + "->" + a}}));
+  }
+  if (b.needed(1)) {
+    b.set_input_gradient(1,
+                         b.emit("einsum", {g, b.input(0)}, {{"equation", y + "," + a + "->" + w}}));
+  }
+}
+
+}  // namespace
+
+std::vector<OpDef> einsum_ops() {
+  return {{.name = "einsum",
+           .summary = "product of two tensors by named dimensions",
+           .infer = infer_einsum,
+           .axes = axes_einsum,
+           .flops = flops_einsum,
+           .gradient = gradient_einsum}};
+}
+
+}  // namespace shardplan::ops
