@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -19,20 +20,27 @@ struct Kernel {
   bool matmul = false;  ///< runs on matrix units (einsum, attention)
 };
 
-/// Seconds of kernels and collectives on one cluster under one mesh. Immutable; cheap to copy.
+/// Seconds of kernels and collectives on one cluster under one mesh. Immutable; cheap to copy (a
+/// shared pointer); every call takes constant time and allocates nothing. More bytes or FLOPs never
+/// cost less, and a faster device or link never costs more. docs/models.md has the formulas.
 class CostModel {
  public:
+  /// Precondition: at most sharding::kMaxMeshAxes axes. A mesh smaller than the cluster uses its
+  /// first devices.
   CostModel(cluster::Cluster cluster, cluster::DeviceMesh mesh);
 
   /// Roofline: overhead + max(flops / (peak · efficiency), bytes / (bandwidth · efficiency)), or
-  /// the measured curves where the cluster has them. Views cost nothing (callers do not ask).
+  /// the measured curves where the cluster has them. Views cost nothing (callers do not ask). A
+  /// dtype without a rate runs at the fp32 rate (fp64: too), else at the slowest rate given.
   [[nodiscard]] Seconds kernel(const Kernel& kernel) const;
 
   /// A collective over the group spanned by `axes`. `bytes` is the size of the full tensor on one
   /// device: the gathered output of an all-gather, the unreduced input of a reduce-scatter or
-  /// all-reduce, the local tensor of an all-to-all or permute. α–β cost of the best of ring, tree
-  /// (recursive halving and doubling), and hierarchical algorithms on the link levels that the
-  /// group crosses (Thakur, Rabenseifner, Gropp 2005); kSlice is a local copy.
+  /// all-reduce, the local tensor of an all-to-all or permute, the output of a slice. α–β cost of
+  /// the best of ring, tree (recursive halving and doubling), and hierarchical algorithms on the
+  /// link levels that the group crosses (Thakur, Rabenseifner, Gropp 2005); kSlice is a local copy.
+  /// Groups of one device cost nothing.
+  /// Example: all-reduce of B bytes over 8 devices of one level: 6 α + 7/4 B / bandwidth.
   [[nodiscard]] Seconds collective(sharding::CollectiveKind kind,
                                    Bytes bytes,
                                    const std::vector<int>& axes) const;
@@ -41,12 +49,12 @@ class CostModel {
   [[nodiscard]] Seconds reshard_step(const sharding::ReshardStep& step,
                                      const ir::TensorType& type) const;
 
-  [[nodiscard]] const cluster::Cluster& cluster() const { return cluster_; }
-  [[nodiscard]] const cluster::DeviceMesh& mesh() const { return mesh_; }
+  [[nodiscard]] const cluster::Cluster& cluster() const;
+  [[nodiscard]] const cluster::DeviceMesh& mesh() const;
 
  private:
-  cluster::Cluster cluster_;
-  cluster::DeviceMesh mesh_;
+  struct Tables;
+  std::shared_ptr<const Tables> tables_;
 };
 
 }  // namespace shardplan::cost

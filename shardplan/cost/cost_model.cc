@@ -1,0 +1,145 @@
+#include "shardplan/cost/cost_model.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+
+#include "shardplan/cost/collectives.h"
+#include "shardplan/cost/curve.h"
+
+namespace shardplan::cost {
+namespace {
+
+using sharding::CollectiveKind;
+
+constexpr std::size_t kDTypes = 8;
+constexpr std::size_t kKinds = 6;
+
+std::size_t index_of(ir::DType dtype) {
+  return static_cast<std::size_t>(dtype);
+}
+
+/// Rate of a dtype, or of fp32, or the slowest known.
+double rate_of(const cluster::Device& device, std::string_view dtype) {
+  for (const std::string_view name : {dtype, std::string_view("f32")}) {
+    if (const auto found = device.peak_flops.find(std::string(name));
+        found != device.peak_flops.end()) {
+      return found->second;
+    }
+  }
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const auto& [name, rate] : device.peak_flops) {
+    slowest = std::min(slowest, rate);
+  }
+  return slowest;
+}
+
+/// Arithmetic off the matrix units runs at most at the fp32 rate.
+double vector_rate(const cluster::Device& device, std::string_view dtype) {
+  return std::min(rate_of(device, dtype), rate_of(device, "f32"));
+}
+
+}  // namespace
+
+struct CostModel::Tables {
+  Tables(cluster::Cluster c, cluster::DeviceMesh m);
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+
+  [[nodiscard]] Seconds memory(double bytes) const {
+    return memory_curve.empty() ? cluster.device.kernel_overhead + bytes * seconds_a_byte
+                                : memory_curve(bytes);
+  }
+
+  cluster::Cluster cluster;
+  cluster::DeviceMesh mesh;
+  std::array<double, kDTypes> matmul_seconds_a_flop{};
+  std::array<double, kDTypes> vector_seconds_a_flop{};
+  std::array<Curve, kDTypes> matmul_curves{};
+  double seconds_a_byte = 0;
+  Curve memory_curve;
+  std::vector<LevelCurves> level_curves;                    ///< by level; `prices` point into it
+  std::vector<std::array<CollectivePrice, kKinds>> prices;  ///< by set of mesh axes, by kind
+};
+
+CostModel::Tables::Tables(cluster::Cluster c, cluster::DeviceMesh m)
+    : cluster(std::move(c)), mesh(std::move(m)), memory_curve(cluster.device.memory_curve) {
+  const cluster::Device& device = cluster.device;
+  seconds_a_byte = 1 / (device.memory_bandwidth * device.memory_efficiency);
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    const std::string name(ir::dtype_name(static_cast<ir::DType>(i)));
+    matmul_seconds_a_flop[i] = 1 / (rate_of(device, name) * device.matmul_efficiency);
+    vector_seconds_a_flop[i] = 1 / (vector_rate(device, name) * device.matmul_efficiency);
+    if (const auto found = device.matmul_curve.find(name); found != device.matmul_curve.end()) {
+      matmul_curves[i] = Curve(found->second);
+    }
+  }
+  for (const cluster::LinkLevel& level : cluster.levels) {
+    LevelCurves& curves = level_curves.emplace_back();
+    for (const auto& [name, points] : level.collective_curves) {
+      curves.emplace(name, Curve(points));
+    }
+  }
+  SHARDPLAN_CHECK(mesh.axes.size() <= static_cast<std::size_t>(sharding::kMaxMeshAxes));
+  const CollectivePricer pricer(cluster, level_curves);
+  prices.resize(std::size_t{1} << mesh.axes.size());
+  for (std::uint32_t mask = 0; mask < prices.size(); ++mask) {
+    const std::vector<GroupPart> parts = group_parts(cluster, mesh, mask);
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      prices[mask][kind] = pricer.price(static_cast<CollectiveKind>(kind), parts);
+    }
+  }
+}
+
+CostModel::CostModel(cluster::Cluster cluster, cluster::DeviceMesh mesh)
+    : tables_(std::make_shared<const Tables>(std::move(cluster), std::move(mesh))) {}
+
+Seconds CostModel::kernel(const Kernel& kernel) const {
+  const Tables& t = *tables_;
+  const Seconds memory = t.memory(static_cast<double>(kernel.bytes));
+  const std::size_t dtype = index_of(kernel.dtype);
+  const Curve& curve = t.matmul_curves[dtype];
+  if (kernel.matmul && !curve.empty()) {
+    return std::max(curve(kernel.flops), memory);
+  }
+  const auto& a_flop = kernel.matmul ? t.matmul_seconds_a_flop : t.vector_seconds_a_flop;
+  return std::max(t.cluster.device.kernel_overhead + kernel.flops * a_flop[dtype], memory);
+}
+
+Seconds CostModel::collective(CollectiveKind kind,
+                              Bytes bytes,
+                              const std::vector<int>& axes) const {
+  if (kind == CollectiveKind::kSlice) {
+    return tables_->memory(2 * static_cast<double>(bytes));
+  }
+  std::uint32_t mask = 0;
+  for (const int axis : axes) {
+    mask |= 1U << static_cast<unsigned>(axis);
+  }
+  SHARDPLAN_CHECK(mask < tables_->prices.size()) << "collective over an axis outside the mesh";
+  return tables_->prices[mask][static_cast<std::size_t>(kind)](static_cast<double>(bytes));
+}
+
+Seconds CostModel::reshard_step(const sharding::ReshardStep& step,
+                                const ir::TensorType& type) const {
+  const bool by_output =
+      step.kind == CollectiveKind::kAllGather || step.kind == CollectiveKind::kSlice;
+  const sharding::ShardingSpec& spec = by_output ? step.to : step.from;
+  Bytes bytes = type.bytes();
+  for (std::size_t axis = 0; axis < mesh().axes.size(); ++axis) {
+    if (spec.dim_of(static_cast<int>(axis)) >= 0) {
+      bytes /= mesh().axes[axis].size;
+    }
+  }
+  return collective(step.kind, bytes, step.axes);
+}
+
+const cluster::Cluster& CostModel::cluster() const {
+  return tables_->cluster;
+}
+const cluster::DeviceMesh& CostModel::mesh() const {
+  return tables_->mesh;
+}
+
+}  // namespace shardplan::cost
