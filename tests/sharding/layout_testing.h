@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -183,20 +184,22 @@ inline std::vector<Dense> distribute(const Dense& whole,
       continue;
     }
     const std::vector<std::int64_t> group = mesh.group(rank, partial);
-    const bool last = group.back() == rank;
-    // Members differ only along partial axes, so each can compute what all others hold.
+    // The noise depends on the place within the group only: replicas along all other axes agree.
+    const auto last = group.size() - 1;
+    const auto me =
+        static_cast<std::size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
     for (std::size_t i = 0; i < held.back().data.size(); ++i) {
       std::int64_t& value = held.back().data[i];
-      const auto noise = [&](std::int64_t member) {
-        return static_cast<std::int64_t>(scramble(static_cast<std::uint64_t>(member), i) % 1000);
+      const auto noise = [&](std::size_t member) {
+        return static_cast<std::int64_t>(scramble(member, i) % 1000);
       };
       if (spec.reduction(partial.front()) == Reduction::kMax) {
-        value -= last ? 0 : noise(rank);
-      } else if (!last) {
-        value = noise(rank);
+        value -= me == last ? 0 : noise(me);
+      } else if (me != last) {
+        value = noise(me);
       } else {
-        for (std::size_t m = 0; m + 1 < group.size(); ++m) {
-          value -= noise(group[m]);
+        for (std::size_t m = 0; m < last; ++m) {
+          value -= noise(m);
         }
       }
     }
