@@ -34,8 +34,9 @@ struct Plan {
   training::Recipe recipe{};
   cluster::Cluster cluster{};
   cluster::DeviceMesh mesh{};
-  std::vector<sharding::Strategy> strategies{};             ///< by OpId, all ops of the step
-  std::map<ir::ValueId, sharding::ShardingSpec> layouts{};  ///< all graph inputs but constants
+  std::vector<sharding::Strategy> strategies{};  ///< by OpId, all ops of the step
+  /// Of graph inputs that are no constants; replicated where there is no entry.
+  std::map<ir::ValueId, sharding::ShardingSpec> layouts{};
   std::vector<std::string> recompute{};  ///< blocks ("transformer.h.3") run again in backward
   Prediction prediction{};
 };
@@ -44,15 +45,19 @@ struct Plan {
 /// block "transformer.h.3"; paths without a number are in no block ("").
 [[nodiscard]] std::string_view block_of(std::string_view layer);
 
-/// Whether the plan fits this step: hash, one possible strategy an op, layouts of the right rank
-/// that divide, blocks that exist. The error names the op, value, dimension or axis. Shares no code
-/// with planners.
+/// Whether the plan fits this step, so that it can be lowered: a mesh that fills the cluster, the
+/// step's hash, one possible strategy an op, layouts of graph inputs that exist and divide (partial
+/// sums only of accumulators), no reader that needs a partial sum which nobody leaves, blocks that
+/// exist. The error's location names the part ("strategies / transformer.h.0.attn / einsum.42").
+/// Shares no code with planners. O(ops).
 [[nodiscard]] Status check(const Plan& plan, const ir::Graph& step);
 
-/// Versioned JSON, readable and editable: mesh, layouts by value name, strategies by layer and op
-/// as text ("data=b tensor=n").
+/// Versioned JSON, readable and editable, described in docs/plan.md: mesh, layouts by value name,
+/// strategies by layer and op as text ("data=b tensor=n"); what is replicated is left out.
+/// Precondition: check(). from_json(to_json(plan)) equals the plan, but for layouts that it lacked.
 [[nodiscard]] std::string to_json(const Plan& plan, const ir::Graph& step);
-/// Header fields only (model, recipe, cluster, mesh), enough to rebuild the step graph.
+/// Header fields only (model, recipe, cluster, mesh), enough to rebuild the step graph. `where`
+/// (usually the path) begins the locations of errors.
 [[nodiscard]] Result<Plan> parse_header(std::string_view json, const std::string& where);
 /// Everything, checked against the step.
 [[nodiscard]] Result<Plan> from_json(std::string_view json,

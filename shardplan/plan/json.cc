@@ -1,0 +1,378 @@
+// Plans as JSON, described for people in docs/plan.md. Writing leaves out what is replicated;
+// reading trusts nothing: every field has its type and range checked here, and what the fields mean
+// together is checked by check().
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "shardplan/ops/op.h"
+#include "shardplan/plan/check.h"
+#include "shardplan/plan/json_reader.h"
+#include "shardplan/plan/labels.h"
+#include "shardplan/plan/plan.h"
+
+namespace shardplan::plan {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "shardplan.plan";
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
+
+// ---- Writing ----
+
+ordered_json write_recipe(const training::Recipe& recipe) {
+  return {{"optimizer", training::to_string(recipe.optimizer)},
+          {"precision", training::to_string(recipe.precision)},
+          {"clip_norm", recipe.clip_norm},
+          {"microbatches", recipe.microbatches}};
+}
+
+ordered_json write_mesh(const cluster::DeviceMesh& mesh) {
+  ordered_json out = ordered_json::array();
+  for (const cluster::MeshAxis& axis : mesh.axes) {
+    out.push_back({{"axis", axis.name}, {"size", axis.size}});
+  }
+  return out;
+}
+
+/// The YAML text as a list of lines, so that it can be read and edited inside JSON.
+ordered_json write_cluster(const cluster::Cluster& cluster) {
+  const std::string yaml = cluster::to_yaml(cluster);
+  ordered_json lines = ordered_json::array();
+  for (std::size_t start = 0; start < yaml.size();) {
+    const std::size_t end = std::min(yaml.find('\n', start), yaml.size());
+    lines.push_back(yaml.substr(start, end - start));
+    start = end + 1;
+  }
+  return lines;
+}
+
+/// JSON has no infinities; null stands for "not known".
+ordered_json write_number(double number) {
+  return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr);
+}
+
+ordered_json write_prediction(const Prediction& prediction) {
+  return {{"step_seconds", write_number(prediction.step_seconds)},
+          {"additive_seconds", write_number(prediction.additive_seconds)},
+          {"lower_bound_seconds", write_number(prediction.lower_bound_seconds)},
+          {"gap", write_number(prediction.gap)},
+          {"peak_bytes", prediction.peak_bytes},
+          {"memory_limit", prediction.memory_limit},
+          {"search_seconds", write_number(prediction.search_seconds)}};
+}
+
+ordered_json write_layouts(const Plan& plan, const ir::Graph& step) {
+  const ValueLabels labels(step);
+  ordered_json out = ordered_json::object();
+  for (const auto& [id, spec] : plan.layouts) {
+    if (!spec.fully_replicated()) {
+      const auto rank = static_cast<std::size_t>(step.type(id).rank());
+      out[labels.label(id)] = to_string(spec, rank, plan.mesh);
+    }
+  }
+  return out;
+}
+
+ordered_json write_strategies(const Plan& plan, const ir::Graph& step) {
+  ordered_json out = ordered_json::object();
+  for (std::size_t i = 0; i < plan.strategies.size(); ++i) {
+    const ir::OpId op(i);
+    if (plan.strategies[i] != sharding::Strategy{}) {
+      out[layer_label(step.op(op))][op_label(step, op)] =
+          to_string(plan.strategies[i], ops::axis_map(step, op), plan.mesh);
+    }
+  }
+  return out;
+}
+
+// ---- Reading ----
+
+/// Puts the place of a part of the document before an error's own place.
+Error within(Error error, const std::string& place) {
+  error.location = error.location.empty() ? place : place + ": " + error.location;
+  return error;
+}
+
+/// A text field that another room parses.
+template <class T, class Parse>
+Status read_with(const JsonValue& parent, const std::string& name, T& out, const Parse& parse) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, parent.field(name));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::string text, value.text());
+  Result<T> parsed = parse(text);
+  if (!parsed) {
+    return within(std::move(parsed).error(), value.place());
+  }
+  out = std::move(parsed).value();
+  return {};
+}
+
+Status read_text(const JsonValue& parent, const std::string& name, std::string& out) {
+  return read_with(
+      parent, name, out, [](const std::string& text) -> Result<std::string> { return text; });
+}
+
+Status read_recipe(const JsonValue& document, training::Recipe& recipe) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("recipe"));
+  SHARDPLAN_RETURN_IF_ERROR(value.only({"optimizer", "precision", "clip_norm", "microbatches"}));
+  SHARDPLAN_RETURN_IF_ERROR(
+      read_with(value, "optimizer", recipe.optimizer, training::parse_optimizer));
+  SHARDPLAN_RETURN_IF_ERROR(
+      read_with(value, "precision", recipe.precision, training::parse_precision));
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue clip, value.field("clip_norm"));
+  SHARDPLAN_ASSIGN_OR_RETURN(recipe.clip_norm, clip.number(0));
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue microbatches, value.field("microbatches"));
+  SHARDPLAN_ASSIGN_OR_RETURN(recipe.microbatches, microbatches.integer(1, kMaxCount));
+  return {};
+}
+
+Status read_cluster(const JsonValue& document, cluster::Cluster& cluster) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("cluster"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> lines, value.items());
+  std::string yaml;
+  for (const JsonValue& line : lines) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::string text, line.text());
+    yaml += text + "\n";
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(cluster, cluster::parse_cluster_yaml(yaml, value.place()));
+  return {};
+}
+
+Status read_mesh(const JsonValue& document, const std::string& where, Plan& plan) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("mesh"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> axes, value.items());
+  for (const JsonValue& axis : axes) {
+    cluster::MeshAxis out;
+    SHARDPLAN_RETURN_IF_ERROR(axis.only({"axis", "size"}));
+    SHARDPLAN_RETURN_IF_ERROR(read_text(axis, "axis", out.name));
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue size, axis.field("size"));
+    SHARDPLAN_ASSIGN_OR_RETURN(out.size, size.integer(1, kMaxCount));
+    plan.mesh.axes.push_back(std::move(out));
+  }
+  if (Status status = check_mesh(plan.mesh, plan.cluster); !status) {
+    return within(std::move(status).error(), where);
+  }
+  return {};
+}
+
+Status read_seconds(const JsonValue& parent, const std::string& name, double& out) {
+  if (!parent.has(name)) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, parent.field(name));
+  if (!value.is_null()) {
+    SHARDPLAN_ASSIGN_OR_RETURN(out, value.number(0));
+  }
+  return {};
+}
+
+Status read_bytes(const JsonValue& parent, const std::string& name, Bytes& out) {
+  if (!parent.has(name)) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, parent.field(name));
+  SHARDPLAN_ASSIGN_OR_RETURN(out, value.integer(0, std::numeric_limits<Bytes>::max()));
+  return {};
+}
+
+Status read_prediction(const JsonValue& document, Prediction& prediction) {
+  if (!document.has("prediction")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("prediction"));
+  SHARDPLAN_RETURN_IF_ERROR(value.only({"step_seconds",
+                                        "additive_seconds",
+                                        "lower_bound_seconds",
+                                        "gap",
+                                        "peak_bytes",
+                                        "memory_limit",
+                                        "search_seconds"}));
+  SHARDPLAN_RETURN_IF_ERROR(read_seconds(value, "step_seconds", prediction.step_seconds));
+  SHARDPLAN_RETURN_IF_ERROR(read_seconds(value, "additive_seconds", prediction.additive_seconds));
+  SHARDPLAN_RETURN_IF_ERROR(
+      read_seconds(value, "lower_bound_seconds", prediction.lower_bound_seconds));
+  SHARDPLAN_RETURN_IF_ERROR(read_bytes(value, "peak_bytes", prediction.peak_bytes));
+  SHARDPLAN_RETURN_IF_ERROR(read_bytes(value, "memory_limit", prediction.memory_limit));
+  SHARDPLAN_RETURN_IF_ERROR(read_seconds(value, "search_seconds", prediction.search_seconds));
+  if (!value.has("gap")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue gap, value.field("gap"));
+  if (!gap.is_null()) {
+    // Rounding may put a bound that is met a hair above the plan.
+    SHARDPLAN_ASSIGN_OR_RETURN(prediction.gap, gap.number(-1));
+  }
+  return {};
+}
+
+Status read_recompute(const JsonValue& document, Plan& plan) {
+  if (!document.has("recompute")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("recompute"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> blocks, value.items());
+  for (const JsonValue& block : blocks) {
+    SHARDPLAN_ASSIGN_OR_RETURN(std::string name, block.text());
+    plan.recompute.push_back(std::move(name));
+  }
+  return {};
+}
+
+Status read_layouts(const JsonValue& document, const ir::Graph& step, Plan& plan) {
+  const ValueLabels labels(step);
+  for (std::size_t i = 0; i < step.values().size(); ++i) {
+    if (has_layout(step.values()[i])) {
+      plan.layouts[ir::ValueId(i)] = {};
+    }
+  }
+  if (!document.has("layouts")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("layouts"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const auto entries, value.fields());
+  for (const auto& [name, entry] : entries) {
+    const ir::ValueId id = labels.find(name);
+    if (!id.valid()) {
+      return with_suggestion(value.error("the training step has no parameter, buffer, state, "
+                                         "accumulator or input named \"" +
+                                         name + "\""),
+                             name,
+                             labels.all());
+    }
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::string text, entry.text());
+    const auto rank = static_cast<std::size_t>(step.type(id).rank());
+    Result<sharding::ShardingSpec> spec = sharding::parse_spec(text, rank, plan.mesh);
+    if (!spec) {
+      return within(std::move(spec).error(), entry.place());
+    }
+    plan.layouts[id] = *spec;
+  }
+  return {};
+}
+
+Status read_strategy(const std::string& layer,
+                     const std::string& label,
+                     const JsonValue& entry,
+                     const ir::Graph& step,
+                     Plan& plan) {
+  Result<ir::OpId> op = find_op(step, label);
+  if (!op) {
+    return within(std::move(op).error(), entry.place());
+  }
+  if (layer_label(step.op(*op)) != layer) {
+    return entry.error("this op is in layer \"" + layer_label(step.op(*op)) + "\"");
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::string text, entry.text());
+  Result<sharding::Strategy> strategy =
+      sharding::parse_strategy(text, ops::axis_map(step, *op), plan.mesh);
+  if (!strategy) {
+    return within(std::move(strategy).error(), entry.place());
+  }
+  plan.strategies[op->index()] = *strategy;
+  return {};
+}
+
+Status read_strategies(const JsonValue& document, const ir::Graph& step, Plan& plan) {
+  plan.strategies.assign(step.ops().size(), sharding::Strategy{});
+  if (!document.has("strategies")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("strategies"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const auto layers, value.fields());
+  for (const auto& [layer, of_layer] : layers) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const auto entries, of_layer.fields());
+    for (const auto& [label, entry] : entries) {
+      SHARDPLAN_RETURN_IF_ERROR(read_strategy(layer, label, entry, step, plan));
+    }
+  }
+  return {};
+}
+
+Status read_format(const JsonValue& document) {
+  std::string format;
+  SHARDPLAN_RETURN_IF_ERROR(read_text(document, "format", format));
+  if (format != kFormat) {
+    return document.error("its format is \"" + format + "\", a plan has \"" + std::string(kFormat) +
+                          "\"");
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue version, document.field("version"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t number,
+                             version.integer(1, std::numeric_limits<std::int32_t>::max()));
+  if (number != kVersion) {
+    return document.error("it is a plan of version " + std::to_string(number) +
+                          ", this program reads version " + std::to_string(kVersion));
+  }
+  return {};
+}
+
+Result<Plan> read_header(const JsonValue& document, const std::string& where) {
+  SHARDPLAN_RETURN_IF_ERROR(read_format(document));
+  SHARDPLAN_RETURN_IF_ERROR(document.only({"format",
+                                           "version",
+                                           "planner",
+                                           "model",
+                                           "graph_hash",
+                                           "recipe",
+                                           "mesh",
+                                           "cluster",
+                                           "prediction",
+                                           "recompute",
+                                           "layouts",
+                                           "strategies"}));
+  Plan plan;
+  if (document.has("planner")) {
+    SHARDPLAN_RETURN_IF_ERROR(read_text(document, "planner", plan.planner));
+  }
+  SHARDPLAN_RETURN_IF_ERROR(read_text(document, "model", plan.model));
+  SHARDPLAN_RETURN_IF_ERROR(read_text(document, "graph_hash", plan.graph_hash));
+  SHARDPLAN_RETURN_IF_ERROR(read_recipe(document, plan.recipe));
+  SHARDPLAN_RETURN_IF_ERROR(read_cluster(document, plan.cluster));
+  SHARDPLAN_RETURN_IF_ERROR(read_mesh(document, where, plan));
+  return plan;
+}
+
+}  // namespace
+
+std::string to_json(const Plan& plan, const ir::Graph& step) {
+  ordered_json out;
+  out["format"] = kFormat;
+  out["version"] = kVersion;
+  out["planner"] = plan.planner;
+  out["model"] = plan.model;
+  out["graph_hash"] = plan.graph_hash;
+  out["recipe"] = write_recipe(plan.recipe);
+  out["mesh"] = write_mesh(plan.mesh);
+  out["cluster"] = write_cluster(plan.cluster);
+  out["prediction"] = write_prediction(plan.prediction);
+  out["recompute"] = plan.recompute;
+  out["layouts"] = write_layouts(plan, step);
+  out["strategies"] = write_strategies(plan, step);
+  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+Result<Plan> parse_header(std::string_view json, const std::string& where) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const nlohmann::json document, parse_json(json, where));
+  return read_header(JsonValue(document, where), where);
+}
+
+Result<Plan> from_json(std::string_view json, const ir::Graph& step, const std::string& where) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const nlohmann::json document, parse_json(json, where));
+  const JsonValue top(document, where);
+  SHARDPLAN_ASSIGN_OR_RETURN(Plan plan, read_header(top, where));
+  // Before anything that names ops: after a change of the model their numbers mean nothing.
+  if (Status status = check_graph_hash(plan, step); !status) {
+    return within(std::move(status).error(), where);
+  }
+  SHARDPLAN_RETURN_IF_ERROR(read_prediction(top, plan.prediction));
+  SHARDPLAN_RETURN_IF_ERROR(read_recompute(top, plan));
+  SHARDPLAN_RETURN_IF_ERROR(read_layouts(top, step, plan));
+  SHARDPLAN_RETURN_IF_ERROR(read_strategies(top, step, plan));
+  if (Status status = check(plan, step); !status) {
+    return within(std::move(status).error(), where);
+  }
+  return plan;
+}
+
+}  // namespace shardplan::plan
