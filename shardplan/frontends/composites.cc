@@ -1,0 +1,172 @@
+#include "shardplan/frontends/composites.h"
+
+#include <limits>
+#include <numeric>
+#include <string>
+
+namespace shardplan::frontends {
+
+using ir::Attributes;
+using ir::DType;
+using ir::IntList;
+using ir::TensorType;
+using ir::ValueId;
+
+namespace {
+
+IntList all_dims(const TensorType& type) {
+  IntList dims(type.shape.size());
+  std::iota(dims.begin(), dims.end(), 0);
+  return dims;
+}
+
+ValueId index_along(Builder& b, ir::Shape shape, std::int64_t dim) {
+  return b.emit(
+      "iota",
+      {},
+      {{"shape", IntList(std::move(shape))}, {"dim", dim}, {"dtype", std::string("i64")}});
+}
+
+ValueId cast_to(Builder& b, ValueId x, DType dtype) {
+  if (b.type(x).dtype == dtype) {
+    return x;
+  }
+  return b.emit("cast", {x}, {{"dtype", std::string(ir::dtype_name(dtype))}});
+}
+
+ValueId scalar(Builder& b, double value, DType dtype) {
+  return b.emit(
+      "full",
+      {},
+      {{"shape", IntList{}}, {"value", value}, {"dtype", std::string(ir::dtype_name(dtype))}});
+}
+
+/// log Σ exp over the last dimension, not kept, for label_score: it carries the gradient itself.
+ValueId label_log_sum_exp(Builder& b, ValueId logits) {
+  const std::int64_t last = b.type(logits).rank() - 1;
+  const ValueId largest = b.emit("max", {logits}, {{"dims", IntList{last}}, {"keepdim", false}});
+  const ValueId sum = b.emit("sum_exp", {logits, largest});
+  return b.emit("add", {b.emit("log", {sum}), cast_to(b, largest, b.type(sum).dtype)});
+}
+
+/// The smoothed loss of each row, minus the mean over classes of the log-probabilities, zero where
+/// the target is ignored.
+ValueId smooth_loss(Builder& b, ValueId logits, ValueId kept) {
+  const TensorType type = b.type(logits);
+  const std::int64_t last = type.rank() - 1;
+  const auto classes = static_cast<double>(type.shape.back());
+  const Attributes along{{"dims", IntList{last}}, {"keepdim", false}};
+  const ValueId total = b.emit("sum", {logits}, along);
+  const ValueId lse = b.emit("sum", {log_sum_exp(b, logits, last)}, along);
+  const ValueId mean = b.emit("scale", {total}, {{"factor", 1.0 / classes}});
+  return b.emit("mul", {cast_to(b, b.emit("sub", {lse, mean}), b.type(kept).dtype), kept});
+}
+
+}  // namespace
+
+ValueId sum_all(Builder& b, ValueId x) {
+  if (b.type(x).rank() == 0) {
+    return x;
+  }
+  return b.emit("sum", {x}, {{"dims", all_dims(b.type(x))}, {"keepdim", false}});
+}
+
+ValueId mean_all(Builder& b, ValueId x) {
+  const auto count = static_cast<double>(b.type(x).numel());
+  return b.emit("scale", {sum_all(b, x)}, {{"factor", 1.0 / count}});
+}
+
+ValueId log_sum_exp(Builder& b, ValueId x, std::int64_t dim) {
+  // The gradient through the maximum cancels, so that `max` has none does no harm.
+  const Attributes along{{"dims", IntList{dim}}, {"keepdim", true}};
+  const ValueId largest = b.emit("max", {x}, along);
+  const ValueId sum = b.emit("sum", {b.emit("exp", {b.emit("sub", {x, largest})})}, along);
+  return b.emit("add", {b.emit("log", {sum}), largest});
+}
+
+ValueId cross_entropy(Builder& b, ValueId logits, ValueId target, const CrossEntropy& options) {
+  const ValueId lse = label_log_sum_exp(b, logits);
+  const ValueId score =
+      b.emit("label_score", {logits, target, lse}, {{"ignore_index", options.ignore_index}});
+  ValueId loss = b.emit("neg", {score});
+  if (!b.ok()) {
+    return {};
+  }
+  const bool smoothed = options.label_smoothing > 0;
+  const bool mean = options.reduction == Reduction::kMean;
+  ValueId kept;
+  if (smoothed || mean) {
+    const ValueId valid =
+        b.emit("ne_scalar", {target}, {{"value", static_cast<double>(options.ignore_index)}});
+    kept = cast_to(b, valid, b.type(loss).dtype);
+  }
+  if (smoothed) {
+    const double epsilon = options.label_smoothing;
+    const ValueId smooth = smooth_loss(b, logits, kept);
+    loss = b.emit("add",
+                  {b.emit("scale", {loss}, {{"factor", 1.0 - epsilon}}),
+                   b.emit("scale", {smooth}, {{"factor", epsilon}})});
+  }
+  if (options.reduction == Reduction::kNone) {
+    return loss;
+  }
+  const ValueId total = sum_all(b, loss);
+  return mean ? b.emit("div", {total, sum_all(b, kept)}) : total;
+}
+
+ValueId band_mask(Builder& b,
+                  std::int64_t rows,
+                  std::int64_t columns,
+                  std::optional<std::int64_t> low,
+                  std::optional<std::int64_t> high) {
+  const ValueId row = index_along(b, {rows, 1}, 0);
+  const ValueId column = index_along(b, {1, columns}, 1);
+  const auto shifted = [&](std::int64_t by) {
+    return by == 0 ? column : b.emit("add_scalar", {column}, {{"value", static_cast<double>(by)}});
+  };
+  ValueId mask;
+  if (low.has_value()) {
+    mask = b.emit("ge", {row, shifted(*low)});
+  }
+  if (high.has_value()) {
+    const ValueId below = b.emit("le", {row, shifted(*high)});
+    mask = mask.valid() ? b.emit("logical_and", {mask, below}) : below;
+  }
+  if (!mask.valid() && b.ok()) {
+    mask =
+        b.emit("full",
+               {},
+               {{"shape", IntList{rows, columns}}, {"value", 1.0}, {"dtype", std::string("bool")}});
+  }
+  return mask;
+}
+
+ValueId dropout_attention(
+    Builder& b, ValueId q, ValueId k, ValueId v, const DropoutAttention& options) {
+  const bool inner = options.heads_inner;
+  const TensorType q_type = b.type(q);
+  const TensorType k_type = b.type(k);
+  const auto position = static_cast<std::size_t>(inner ? 1 : 2);
+  ValueId scores = b.emit(
+      "einsum", {q, k}, {{"equation", std::string(inner ? "bqhd,bkhd->bhqk" : "bhqd,bhkd->bhqk")}});
+  scores = b.emit("scale", {scores}, {{"factor", options.scale}});
+  const auto keep_where = [&](ValueId mask) {
+    const double minus_infinity = -std::numeric_limits<double>::infinity();
+    return b.emit("where", {mask, scores, scalar(b, minus_infinity, q_type.dtype)});
+  };
+  if (options.causal && b.ok()) {
+    scores =
+        keep_where(band_mask(b, q_type.shape[position], k_type.shape[position], 0, std::nullopt));
+  }
+  if (options.mask.valid() && b.ok()) {
+    scores = b.type(options.mask).dtype == DType::kBool ? keep_where(options.mask)
+                                                        : b.emit("add", {scores, options.mask});
+  }
+  const ValueId weights = b.emit("softmax", {scores}, {{"dim", std::int64_t{3}}});
+  const ValueId dropped = b.emit("dropout", {weights}, {{"p", options.p}, {"seed", options.seed}});
+  return b.emit("einsum",
+                {dropped, v},
+                {{"equation", std::string(inner ? "bhqk,bkhe->bqhe" : "bhqk,bhke->bhqe")}});
+}
+
+}  // namespace shardplan::frontends

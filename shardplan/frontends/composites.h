@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "shardplan/frontends/builder.h"
+
+/// Functions of several ops that more than one front end needs, in the form that docs/ops.md gives.
+namespace shardplan::frontends {
+
+enum class Reduction { kMean, kSum, kNone };
+
+struct CrossEntropy {
+  std::int64_t ignore_index = -100;
+  Reduction reduction = Reduction::kMean;
+  double label_smoothing = 0.0;  ///< torch's definition: the smoothed part is the mean over classes
+};
+
+/// logits f[..., v] and target i64[...] -> the loss: a scalar, or f[...] without reduction.
+ir::ValueId cross_entropy(Builder& b,
+                          ir::ValueId logits,
+                          ir::ValueId target,
+                          const CrossEntropy& options);
+/// log Σ exp over a dimension, which keeps size 1. Gradients flow through it.
+ir::ValueId log_sum_exp(Builder& b, ir::ValueId x, std::int64_t dim);
+
+/// Sum, or mean, over all elements.
+ir::ValueId sum_all(Builder& b, ir::ValueId x);
+ir::ValueId mean_all(Builder& b, ir::ValueId x);
+
+/// bool[rows, columns], true where low <= row - column <= high (a missing bound does not bind):
+/// computed from the indices, so it takes no memory in the model and can be sharded.
+ir::ValueId band_mask(Builder& b,
+                      std::int64_t rows,
+                      std::int64_t columns,
+                      std::optional<std::int64_t> low,
+                      std::optional<std::int64_t> high);
+
+struct DropoutAttention {
+  bool heads_inner = false;  ///< operands are [b, s, h, d], else [b, h, s, d]
+  double scale = 1.0;
+  bool causal = false;
+  ir::ValueId mask{};  ///< bool (true = attend) or float (added), broadcastable to [b, h, q, k]
+  double p = 0.0;
+  std::int64_t seed = 0;
+};
+
+/// softmax(q kᵀ · scale + mask), dropout, times v: attention with dropout on its weights.
+ir::ValueId dropout_attention(
+    Builder& b, ir::ValueId q, ir::ValueId k, ir::ValueId v, const DropoutAttention& options);
+
+}  // namespace shardplan::frontends

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "shardplan/ir/graph.h"
+
+/// Tensors whose content is known while a model is read, and the few operations that models compute
+/// them with: positions, causal masks, scalars. They live in the front end only.
+namespace shardplan::frontends {
+
+/// One element: an integer or truth value, or a real number.
+struct Number {
+  bool real = false;
+  std::int64_t i = 0;
+  double d = 0;
+
+  static Number of(std::int64_t value) { return {false, value, 0}; }
+  static Number of(double value) { return {true, 0, value}; }
+  [[nodiscard]] double as_double() const { return real ? d : static_cast<double>(i); }
+  /// Truncated; 0 for what no 64-bit integer can hold.
+  [[nodiscard]] std::int64_t as_int() const;
+  bool operator==(const Number& other) const;
+};
+
+/// bool, true where low <= index[row] - index[column] <= high. A missing bound does not bind.
+struct Band {
+  std::size_t row = 0;
+  std::size_t column = 0;
+  std::optional<std::int64_t> low;
+  std::optional<std::int64_t> high;
+};
+
+/// Every element counter i + start along one dimension, the same along all others.
+struct IndexLike {
+  std::size_t dim = 0;
+  std::int64_t start = 0;
+};
+
+/// A strided view of elements (stride 0 along dimensions that do not matter, so a mask of any batch
+/// size costs one sequence), or a Band, which costs nothing. Cheap to copy; immutable.
+class ConstTensor {
+ public:
+  /// Results that need more elements than this are not computed (nullopt).
+  static constexpr std::int64_t kMaxElements = std::int64_t{1} << 23;
+
+  static ConstTensor full(ir::TensorType type, Number value);
+  static std::optional<ConstTensor> arange(ir::TensorType type, Number start, Number step);
+  static ConstTensor band(ir::Shape shape, Band band);
+  /// From raw little-endian bytes; nothing for bf16 and f16.
+  static std::optional<ConstTensor> from_bytes(const ir::TensorType& type,
+                                               std::span<const std::byte> bytes);
+
+  [[nodiscard]] const ir::TensorType& type() const { return type_; }
+  [[nodiscard]] const ir::Shape& shape() const { return type_.shape; }
+  [[nodiscard]] const std::optional<Band>& band() const { return band_; }
+
+  /// The value of all elements if they are equal and known to be.
+  [[nodiscard]] std::optional<Number> uniform() const;
+  [[nodiscard]] std::optional<IndexLike> index_like() const;
+  /// Dimensions along which elements may differ (size above 1 and stride not 0).
+  [[nodiscard]] bool varies(std::size_t dim) const;
+  /// The shape with size 1 where the tensor does not vary.
+  [[nodiscard]] ir::Shape compact_shape() const;
+  /// The elements of compact_shape() in row-major order; nothing above kMaxElements.
+  [[nodiscard]] std::optional<std::vector<Number>> compact_elements() const;
+  /// The same as raw bytes of the dtype; nothing for bf16 and f16.
+  [[nodiscard]] std::optional<std::vector<std::byte>> compact_bytes() const;
+  /// Element at full coordinates. Not for a band.
+  [[nodiscard]] Number at(std::span<const std::int64_t> index) const;
+
+  // Views. Preconditions: the arguments fit the shape.
+  [[nodiscard]] ConstTensor permute(std::span<const std::int64_t> permutation) const;
+  /// Aligned at the right; sizes 1 and missing dimensions are stretched.
+  [[nodiscard]] ConstTensor expand(const ir::Shape& shape) const;
+  [[nodiscard]] std::optional<ConstTensor> reshape(const ir::Shape& shape) const;
+  [[nodiscard]] std::optional<ConstTensor> slice(std::size_t dim,
+                                                 std::int64_t start,
+                                                 std::int64_t size,
+                                                 std::int64_t step) const;
+  [[nodiscard]] ConstTensor negated_band() const;
+  /// The same tensor without a band in it; nothing above kMaxElements.
+  [[nodiscard]] std::optional<ConstTensor> dense() const;
+
+ private:
+  friend std::optional<ConstTensor> from_compact(ir::TensorType type,
+                                                 const ir::Shape& compact,
+                                                 std::vector<Number> elements);
+
+  ir::TensorType type_;
+  std::shared_ptr<const std::vector<Number>> elements_;
+  ir::Shape strides_;
+  std::int64_t offset_ = 0;
+  std::optional<Band> band_;
+};
+
+/// A tensor of `type` from the elements of `compact`, its shape with size 1 where it does not vary.
+/// Rounds to the dtype. Collapses to one element when all are equal.
+std::optional<ConstTensor> from_compact(ir::TensorType type,
+                                        const ir::Shape& compact,
+                                        std::vector<Number> elements);
+
+/// Element by element over operands broadcast to `type.shape`.
+std::optional<ConstTensor> elementwise(
+    const ir::TensorType& type,
+    std::span<const ConstTensor> operands,
+    const std::function<Number(std::span<const Number>)>& function);
+
+/// Sum over the elements up to and including each one along `dim`.
+std::optional<ConstTensor> cumulative_sum(const ir::TensorType& type,
+                                          const ConstTensor& x,
+                                          std::size_t dim);
+std::optional<ConstTensor> concatenate(const ir::TensorType& type,
+                                       std::span<const ConstTensor> parts,
+                                       std::size_t dim);
+/// x[index_0, index_1, ...]: the indices of the first dimensions, broadcast together.
+std::optional<ConstTensor> gather(const ir::TensorType& type,
+                                  const ConstTensor& x,
+                                  std::span<const ConstTensor> indices);
+
+}  // namespace shardplan::frontends
