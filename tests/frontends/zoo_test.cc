@@ -79,7 +79,7 @@ TEST(Zoo, NamesWhatIsWrong) {
       {"gpt:tied=yes", "tied=yes: expected true or false"},
       {"llama:kv_heads=5", "heads=32 is not divisible by kv_heads=5"},
       {"llama:hidden=32,heads=32", "must be even"},
-      {"gpt:hidden=1073741824,heads=1,vocab=2000000000", "2^60 bytes"},
+      {"gpt:hidden=1073741824,heads=1,vocab=2000000000", "2^63 bytes"},
   };
   for (const auto& [name, message] : cases) {
     const Result<ir::Graph> graph = zoo_model(name);
