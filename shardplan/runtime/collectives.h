@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shardplan/runtime/groups.h"
+#include "shardplan/sharding/reshard.h"
+
+namespace shardplan::runtime {
+
+/// One step of a change of layout as one rank sees it.
+struct CollectiveCall {
+  const sharding::ReshardStep& step;
+  const cluster::DeviceMesh& mesh;
+  std::int64_t rank = 0;
+  const ir::Shape& result_shape;  ///< local
+  /// Over the ranks that differ only along step.axes; null for kSlice.
+  Group* group = nullptr;
+};
+
+/// Runs the step on this rank's part, which is contiguous; returns fresh contiguous storage.
+/// Temporaries beside input and result stay below a few MiB: where the parts do not lie one after
+/// the other in memory, the tensor is moved in slabs.
+[[nodiscard]] at::Tensor run_collective(const CollectiveCall& call, const at::Tensor& input);
+
+/// This rank's part of a full tensor, as fresh contiguous storage. `spec` has no partial sums.
+[[nodiscard]] at::Tensor shard_of(const at::Tensor& full,
+                                  const sharding::ShardingSpec& spec,
+                                  const cluster::DeviceMesh& mesh,
+                                  std::int64_t rank);
+/// The same part as a view.
+[[nodiscard]] at::Tensor shard_view(const at::Tensor& full,
+                                    const sharding::ShardingSpec& spec,
+                                    const cluster::DeviceMesh& mesh,
+                                    std::int64_t rank);
+/// Number of this rank's part along `axes` (major to minor): its mixed-radix coordinate.
+[[nodiscard]] std::int64_t part_number(const cluster::DeviceMesh& mesh,
+                                       std::int64_t rank,
+                                       const std::vector<int>& axes);
+
+}  // namespace shardplan::runtime

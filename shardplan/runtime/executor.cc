@@ -1,0 +1,331 @@
+#include "shardplan/runtime/executor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "shardplan/ops/op.h"
+#include "shardplan/runtime/collectives.h"
+#include "shardplan/runtime/initial.h"
+
+namespace shardplan::runtime {
+
+using lower::LocalId;
+using lower::Step;
+using lower::StepKind;
+
+Executor::Executor(const ExecutorSetup& setup)
+    : step_(setup.step),
+      program_(setup.program),
+      rank_(setup.rank),
+      seed_(setup.seed),
+      heartbeat_(setup.heartbeat) {}
+
+Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
+  install_counting_allocator();
+  std::unique_ptr<Executor> made(new Executor(setup));
+  Executor& self = *made;
+  self.views_.resize(self.program_.values.size());
+  for (std::size_t i = 0; i < self.program_.values.size(); ++i) {
+    const LocalId id(i);
+    self.views_[self.program_.root(id).index()].push_back(id);
+  }
+  SHARDPLAN_RETURN_IF_ERROR(self.prepare_groups(setup.groups));
+  SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.microbatch, self.microbatch_));
+  SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.update, self.update_));
+  self.find_gradient_ends();
+  try {
+    self.fill_residents();
+  } catch (const std::exception& error) {
+    return Error{ErrorCode::kRuntime,
+                 std::string("weights cannot be set up: ") + error.what(),
+                 "rank " + std::to_string(self.rank_),
+                 {}};
+  }
+  return made;
+}
+
+Status Executor::prepare_groups(GroupSource* groups) {
+  for (const Ranks& ranks : needed_groups(program_)) {
+    if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) {
+      continue;
+    }
+    if (groups == nullptr) {
+      return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
+    }
+    SHARDPLAN_ASSIGN_OR_RETURN(groups_[ranks], groups->group(ranks));
+    if (static_cast<std::int64_t>(ranks.size()) == program_.mesh.size()) {
+      world_ = groups_[ranks];
+    }
+  }
+  return {};
+}
+
+std::vector<GlobalAxis> Executor::global_axes(const Step& step) const {
+  std::vector<GlobalAxis> axes;
+  if (step.positions.empty()) {
+    return axes;
+  }
+  const ops::AxisMap map = ops::axis_map(step_, step.op);
+  for (const lower::Position& position : step.positions) {
+    GlobalAxis axis{position.name,
+                    -1,
+                    part_number(program_.mesh, rank_, position.mesh_axes) * position.local_size,
+                    position.local_size,
+                    position.global_size};
+    for (std::size_t d = 0; d < map.results[0].size(); ++d) {
+      if (map.results[0][d] == std::vector<int>{position.axis}) {
+        axis.result_dim = static_cast<int>(d);
+      }
+    }
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& prepared) {
+  for (const Step& step : steps) {
+    Prepared& made = prepared.emplace_back();
+    if (step.kind == StepKind::kCompute) {
+      const ir::Op& op = step_.op(step.op);
+      made.kernel = find_kernel(op.name);
+      if (made.kernel == nullptr) {
+        return Error{
+            ErrorCode::kUnsupported, "the runtime has no kernel for op " + op.name, op.layer, {}};
+      }
+      made.positions = global_axes(step);
+    } else if (step.kind == StepKind::kCollective &&
+               step.collective.kind != sharding::CollectiveKind::kSlice) {
+      Ranks ranks = program_.mesh.group(rank_, step.collective.axes);
+      std::sort(ranks.begin(), ranks.end());
+      made.group = groups_.at(ranks);
+    }
+    for (const LocalId output : step.outputs) {
+      made.results.push_back(program_.value(output).type);
+    }
+  }
+  return {};
+}
+
+void Executor::find_gradient_ends() {
+  for (const lower::Resident& gradient : program_.kept_gradients) {
+    const LocalId root = program_.root(gradient.local);
+    Prepared* last = nullptr;
+    const auto scan = [&](const std::vector<Step>& steps, std::vector<Prepared>& prepared) {
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        const auto reads = [&](LocalId id) { return program_.root(id) == root; };
+        if (std::any_of(steps[i].inputs.begin(), steps[i].inputs.end(), reads) ||
+            std::any_of(steps[i].outputs.begin(), steps[i].outputs.end(), reads)) {
+          last = &prepared[i];
+        }
+      }
+    };
+    scan(program_.microbatch, microbatch_);
+    scan(program_.update, update_);
+    if (last != nullptr) {
+      last->last_uses.push_back(gradient.local);
+    }
+  }
+}
+
+void Executor::fill_residents() {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope(memory_);
+  tensors_.resize(program_.values.size());
+  for (const lower::Resident& resident : program_.residents) {
+    const sharding::ShardingSpec& spec = program_.value(resident.local).spec;
+    if (step_.value(resident.global).kind != ir::ValueKind::kInput) {
+      tensor(resident.local) =
+          initial_shard(step_, resident.global, spec, program_.mesh, rank_, seed_);
+    }
+    if (heartbeat_) {
+      heartbeat_(false);
+    }
+  }
+}
+
+void Executor::drop(LocalId root) {
+  for (const LocalId id : views_[root.index()]) {
+    tensor(id).reset();
+  }
+}
+
+void Executor::write(LocalId target, LocalId value) {
+  if (program_.root(target) == program_.root(value)) {
+    return;  // updated in place
+  }
+  at::Tensor taken = tensor(value);
+  drop(program_.root(target));
+  tensor(target) = std::move(taken);
+}
+
+void Executor::keep_gradient(LocalId local) {
+  for (const lower::Resident& gradient : program_.kept_gradients) {
+    if (gradient.local != local) {
+      continue;
+    }
+    Part& part = gradients_[gradient.global];
+    part.spec = program_.value(local).spec;
+    // An accumulator lives on: its content is copied; anything else is handed over.
+    const bool resident =
+        std::any_of(program_.residents.begin(), program_.residents.end(), [&](const auto& r) {
+          return program_.root(r.local) == program_.root(local);
+        });
+    if (resident) {
+      MemoryCounter aside;
+      const MemoryScope scope(aside);
+      part.tensor = tensor(local).clone();
+      stop_counting(part.tensor.storage().mutable_data());
+    } else {
+      part.tensor = tensor(local);
+      stop_counting(part.tensor.storage().mutable_data());
+      drop(program_.root(local));
+    }
+  }
+}
+
+void Executor::fill_inputs(const InputSource& inputs) {
+  for (const lower::Resident& resident : program_.residents) {
+    if (step_.value(resident.global).kind != ir::ValueKind::kInput) {
+      continue;
+    }
+    tensor(resident.local).reset();
+    at::Tensor full = inputs(resident.global, microbatch_number_);
+    const MemoryScope scope(memory_);
+    tensor(resident.local) =
+        shard_of(full, program_.value(resident.local).spec, program_.mesh, rank_);
+  }
+}
+
+void Executor::run_compute(const Step& step, const Prepared& prepared) {
+  KernelCall call{{},
+                  step_.op(step.op).attributes,
+                  prepared.results,
+                  prepared.positions,
+                  RandomState{seed_, steps_done_, microbatch_number_}};
+  for (const LocalId input : step.inputs) {
+    call.inputs.push_back(tensor(input));
+  }
+  std::vector<at::Tensor> results = prepared.kernel(call);
+  for (std::size_t i = 0; i < step.outputs.size(); ++i) {
+    SHARDPLAN_CHECK(results[i].is_contiguous() &&
+                    results[i].sizes() == at::IntArrayRef(prepared.results[i].shape) &&
+                    results[i].scalar_type() == scalar_type(prepared.results[i].dtype))
+        << "kernel of " << step_.op(step.op).name << " made result " << i
+        << " of another type than " << to_string(prepared.results[i]);
+    tensor(step.outputs[i]) = std::move(results[i]);
+  }
+}
+
+void Executor::run_collective_step(const Step& step, const Prepared& prepared) {
+  const CollectiveCall call{
+      step.collective, program_.mesh, rank_, prepared.results[0].shape, prepared.group.get()};
+  tensor(step.outputs[0]) = run_collective(call, tensor(step.inputs[0]).contiguous());
+}
+
+Error Executor::failure(const Step& step, const std::string& what) const {
+  std::string doing = "write";
+  if (step.kind == StepKind::kCollective) {
+    doing = sharding::collective_name(step.collective.kind);
+  }
+  std::string layer;
+  if (step.op.valid()) {
+    const ir::Op& op = step_.op(step.op);
+    doing = step.kind == StepKind::kCompute ? op.name : doing + " for " + op.name;
+    layer = op.layer.empty() ? "" : ", layer " + op.layer;
+  }
+  return Error{ErrorCode::kRuntime,
+               doing + " failed: " + what.substr(0, what.find('\n')),
+               "rank " + std::to_string(rank_) + ", step " + std::to_string(steps_done_) + layer,
+               {}};
+}
+
+Status Executor::run_section(const std::vector<Step>& steps,
+                             const std::vector<Prepared>& prepared) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    if (heartbeat_) {
+      heartbeat_(prepared[i].group != nullptr);
+    }
+    try {
+      switch (step.kind) {
+        case StepKind::kCompute:
+          run_compute(step, prepared[i]);
+          break;
+        case StepKind::kCollective:
+          run_collective_step(step, prepared[i]);
+          break;
+        case StepKind::kFree:
+          drop(program_.root(step.inputs[0]));
+          break;
+        case StepKind::kWrite:
+          write(step.outputs[0], step.inputs[0]);
+          break;
+      }
+      for (const LocalId gradient : prepared[i].last_uses) {
+        keep_gradient(gradient);
+      }
+    } catch (const std::exception& error) {
+      return failure(step, error.what());
+    }
+  }
+  return {};
+}
+
+Result<double> Executor::run_step(const InputSource& inputs) {
+  const at::NoGradGuard no_grad;
+  gradients_.clear();
+  for (const lower::Resident& resident : program_.residents) {
+    if (step_.value(resident.global).kind == ir::ValueKind::kAccumulator) {
+      tensor(resident.local).zero_();
+    }
+  }
+  double loss = 0;
+  for (microbatch_number_ = 0; microbatch_number_ < program_.microbatches; ++microbatch_number_) {
+    fill_inputs(inputs);
+    const MemoryScope scope(memory_);
+    SHARDPLAN_RETURN_IF_ERROR(run_section(program_.microbatch, microbatch_));
+    loss += tensor(program_.loss).item<double>();
+  }
+  const MemoryScope scope(memory_);
+  SHARDPLAN_RETURN_IF_ERROR(run_section(program_.update, update_));
+  ++steps_done_;
+  return loss / static_cast<double>(program_.microbatches);
+}
+
+Executor::Part Executor::resident(ir::ValueId value) const {
+  for (const lower::Resident& resident : program_.residents) {
+    if (resident.global == value) {
+      return {tensors_[resident.local.index()], program_.value(resident.local).spec};
+    }
+  }
+  SHARDPLAN_CHECK(false) << "value %" << value.value << " does not live across steps";
+  return {};
+}
+
+void Executor::set_resident(ir::ValueId value, const at::Tensor& full) {
+  const at::NoGradGuard no_grad;
+  const Part part = resident(value);
+  part.tensor.copy_(shard_view(full, part.spec, program_.mesh, rank_));
+}
+
+at::Tensor Executor::gather(const Part& part, const ir::TensorType& type) const {
+  const at::NoGradGuard no_grad;
+  if (world_ == nullptr || part.spec.fully_replicated()) {
+    return part.tensor.clone(at::MemoryFormat::Contiguous);
+  }
+  std::vector<std::int64_t> shape = part.tensor.sizes().vec();
+  shape.insert(shape.begin(), program_.mesh.size());
+  const at::Tensor parts = at::empty(shape, part.tensor.options());
+  world_->all_gather(parts, part.tensor.contiguous());
+  at::Tensor full = at::empty(type.shape, part.tensor.options());
+  for (std::int64_t rank = 0; rank < program_.mesh.size(); ++rank) {
+    shard_view(full, part.spec, program_.mesh, rank).copy_(parts.select(0, rank));
+  }
+  return full;
+}
+
+}  // namespace shardplan::runtime

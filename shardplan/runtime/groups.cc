@@ -1,0 +1,202 @@
+#include "shardplan/runtime/groups.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <set>
+#include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+namespace shardplan::runtime {
+namespace {
+
+c10d::ReduceOp reduce_op(sharding::Reduction reduction) {
+  return reduction == sharding::Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+}
+
+// Pure movement does not depend on the dtype, and not every backend knows every dtype.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.view({-1}).view(at::kByte);
+}
+
+std::chrono::milliseconds milliseconds(Seconds seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+}
+
+class ProcessGroupOf final : public Group {
+ public:
+  explicit ProcessGroupOf(c10::intrusive_ptr<c10d::ProcessGroup> group)
+      : group_(std::move(group)) {}
+
+  void all_reduce(at::Tensor tensor, sharding::Reduction reduction) override {
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduce_op(reduction);
+    std::vector<at::Tensor> tensors{std::move(tensor)};
+    group_->allreduce(tensors, options)->wait();
+  }
+  void all_gather(at::Tensor output, at::Tensor input) override {
+    at::Tensor to = bytes_of(output);
+    at::Tensor from = bytes_of(input);
+    group_->all_gather_single(to, from)->wait();
+  }
+  void reduce_scatter(at::Tensor output, at::Tensor input, sharding::Reduction reduction) override {
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = reduce_op(reduction);
+    at::Tensor to = output.view({-1});
+    at::Tensor from = input.view({-1});
+    group_->reduce_scatter_single(to, from, options)->wait();
+  }
+  void all_to_all(at::Tensor output, at::Tensor input) override {
+    at::Tensor to = bytes_of(output);
+    at::Tensor from = bytes_of(input);
+    std::vector<std::int64_t> equal_splits;
+    group_->all_to_all_single(to, from, equal_splits, equal_splits)->wait();
+  }
+  void exchange(at::Tensor output, std::int64_t from, at::Tensor input, std::int64_t to) override {
+    constexpr int kTag = 0;
+    std::vector<at::Tensor> received{bytes_of(output)};
+    std::vector<at::Tensor> sent{bytes_of(input)};
+    const auto receiving = group_->recv(received, static_cast<int>(from), kTag);
+    const auto sending = group_->send(sent, static_cast<int>(to), kTag);
+    receiving->wait();
+    sending->wait();
+  }
+  void barrier() override { group_->barrier()->wait(); }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+class GlooGroups final : public GroupSource {
+ public:
+  GlooGroups(c10::intrusive_ptr<c10d::Store> store, std::int64_t rank, Seconds timeout)
+      : store_(std::move(store)), rank_(rank), timeout_(timeout) {}
+
+  Result<std::shared_ptr<Group>> group(const Ranks& ranks) override {
+    std::string name = "shardplan";
+    for (const std::int64_t rank : ranks) {
+      name += "/" + std::to_string(rank);
+    }
+    try {
+      const auto position = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+      const auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_));
+      options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+      options->threads = 1;
+      const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
+          c10::make_intrusive<c10d::PrefixStore>(name, store_),
+          static_cast<int>(position),
+          static_cast<int>(ranks.size()),
+          options);
+      auto group = c10::make_intrusive<c10d::ProcessGroup>(static_cast<int>(position),
+                                                           static_cast<int>(ranks.size()));
+      group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, {backend});
+      group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+      return wrap_process_group(group);
+    } catch (const std::exception& error) {
+      return Error{ErrorCode::kRuntime,
+                   "the ranks of a group did not meet: " + std::string(error.what()),
+                   "group " + name,
+                   {}};
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::int64_t rank_;
+  Seconds timeout_;
+};
+
+class GivenGroups final : public GroupSource {
+ public:
+  explicit GivenGroups(std::map<Ranks, std::shared_ptr<Group>> groups)
+      : groups_(std::move(groups)) {}
+  Result<std::shared_ptr<Group>> group(const Ranks& ranks) override {
+    const auto found = groups_.find(ranks);
+    if (found == groups_.end()) {
+      return Error{ErrorCode::kRuntime, "no process group was given for these ranks", {}, {}};
+    }
+    return found->second;
+  }
+
+ private:
+  std::map<Ranks, std::shared_ptr<Group>> groups_;
+};
+
+}  // namespace
+
+std::shared_ptr<Group> wrap_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return std::make_shared<ProcessGroupOf>(group);
+}
+
+std::unique_ptr<GroupSource> gloo_groups(c10::intrusive_ptr<c10d::Store> store,
+                                         std::int64_t rank,
+                                         Seconds timeout) {
+  return std::make_unique<GlooGroups>(std::move(store), rank, timeout);
+}
+
+std::unique_ptr<GroupSource> given_groups(std::map<Ranks, std::shared_ptr<Group>> groups) {
+  return std::make_unique<GivenGroups>(std::move(groups));
+}
+
+Result<c10::intrusive_ptr<c10d::Store>> tcp_store(const std::string& host,
+                                                  int port,
+                                                  std::int64_t rank,
+                                                  std::int64_t world_size,
+                                                  Seconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.isServer = rank == 0;
+  options.numWorkers = static_cast<std::size_t>(world_size);
+  options.waitWorkers = true;
+  options.timeout = milliseconds(timeout);
+  try {
+    return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::TCPStore>(host, options));
+  } catch (const std::exception& error) {
+    return Error{
+        ErrorCode::kRuntime,
+        "the ranks cannot meet at " + host + ":" + std::to_string(port) + ": " + error.what(),
+        "rank " + std::to_string(rank),
+        {"is the port busy? set MASTER_PORT to a free one"}};
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> thread_store() {
+  return c10::make_intrusive<c10d::HashStore>();
+}
+
+std::vector<Ranks> needed_groups(const lower::Program& program) {
+  std::set<std::vector<int>> axes;
+  for (const std::vector<lower::Step>* section : {&program.microbatch, &program.update}) {
+    for (const lower::Step& step : *section) {
+      if (step.kind == lower::StepKind::kCollective &&
+          step.collective.kind != sharding::CollectiveKind::kSlice) {
+        std::vector<int> sorted = step.collective.axes;
+        std::sort(sorted.begin(), sorted.end());
+        axes.insert(sorted);
+      }
+    }
+  }
+  std::set<Ranks> groups;
+  Ranks world;
+  for (std::int64_t rank = 0; rank < program.mesh.size(); ++rank) {
+    world.push_back(rank);
+    for (const std::vector<int>& span : axes) {
+      Ranks ranks = program.mesh.group(rank, span);
+      std::sort(ranks.begin(), ranks.end());
+      groups.insert(std::move(ranks));
+    }
+  }
+  groups.insert(std::move(world));
+  std::vector<Ranks> ordered;
+  std::copy_if(groups.begin(), groups.end(), std::back_inserter(ordered), [](const Ranks& ranks) {
+    return ranks.size() > 1;
+  });
+  return ordered;
+}
+
+}  // namespace shardplan::runtime

@@ -1,0 +1,171 @@
+#include "shardplan/runtime/collectives.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "ranks.h"
+
+namespace shardplan::runtime {
+namespace {
+
+using sharding::Reduction;
+using sharding::ReshardStep;
+using sharding::ShardingSpec;
+
+/// This rank's content of a full tensor in a layout with partial values: of sums, member 0 holds
+/// what is missing; of maxima, member 0 holds the largest.
+at::Tensor content(const at::Tensor& full,
+                   const ShardingSpec& spec,
+                   const cluster::DeviceMesh& mesh,
+                   std::int64_t rank) {
+  at::Tensor part = shard_of(full, spec, mesh, rank);
+  for (const int axis : spec.partial_axes()) {
+    const std::int64_t n = mesh.axes[static_cast<std::size_t>(axis)].size;
+    const std::int64_t c = mesh.coordinate(rank, static_cast<std::size_t>(axis));
+    if (spec.reduction(axis) == Reduction::kMax) {
+      part.sub_(c == 0 ? 0 : 5 * c);
+    } else if (c == 0) {
+      part.sub_(7 * n * (n - 1) / 2);
+    } else {
+      part.zero_().add_(7 * c);
+    }
+  }
+  return part;
+}
+
+/// Whether the parts of all ranks are the full tensor in the layout `spec`.
+bool is_layout_of(const at::Tensor& full,
+                  const ShardingSpec& spec,
+                  const cluster::DeviceMesh& mesh,
+                  const std::vector<at::Tensor>& parts) {
+  for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
+    at::Tensor reduced;
+    for (const std::int64_t member : mesh.group(rank, spec.partial_axes())) {
+      const at::Tensor& part = parts[static_cast<std::size_t>(member)];
+      const bool max = !spec.partial_axes().empty() &&
+                       spec.reduction(spec.partial_axes().front()) == Reduction::kMax;
+      reduced = !reduced.defined() ? part : max ? reduced.maximum(part) : reduced.add(part);
+    }
+    if (!reduced.is_contiguous() || !at::equal(reduced, shard_of(full, spec, mesh, rank))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Layouts that single steps reach from the replicated one and from partial ones, up to `limit`.
+std::vector<ShardingSpec> some_layouts(const ir::TensorType& type,
+                                       const cluster::DeviceMesh& mesh,
+                                       std::size_t limit) {
+  std::vector<ShardingSpec> found{ShardingSpec{}};
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
+      ShardingSpec partial;
+      partial.make_partial(static_cast<int>(axis), reduction);
+      found.push_back(partial);
+    }
+  }
+  for (std::size_t i = 0; i < found.size() && found.size() < limit; ++i) {
+    const ShardingSpec from = found[i];
+    for (const ReshardStep& step : sharding::one_step_reshards(from, type, mesh)) {
+      if (std::find(found.begin(), found.end(), step.to) == found.end()) {
+        found.push_back(step.to);
+      }
+    }
+  }
+  return found;
+}
+
+void check_all_steps(const cluster::DeviceMesh& mesh,
+                     const ir::TensorType& type,
+                     std::size_t limit) {
+  const at::Tensor full = at::arange(type.numel(), at::TensorOptions(at::kFloat)).view(type.shape);
+  std::vector<ReshardStep> steps;
+  for (const ShardingSpec& from : some_layouts(type, mesh, limit)) {
+    for (const ReshardStep& step : sharding::one_step_reshards(from, type, mesh)) {
+      steps.push_back(step);
+    }
+  }
+  std::vector<std::vector<at::Tensor>> parts(
+      steps.size(), std::vector<at::Tensor>(static_cast<std::size_t>(mesh.size())));
+  run_ranks(mesh.size(), [&](std::int64_t rank, GroupSource& source) {
+    std::map<Ranks, std::shared_ptr<Group>> groups;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      Ranks ranks = mesh.group(rank, steps[i].axes);
+      std::sort(ranks.begin(), ranks.end());
+      if (groups.find(ranks) == groups.end()) {
+        groups[ranks] = source.group(ranks).value();
+      }
+      const ir::Shape shape = sharding::local_shape(steps[i].to, type.shape, mesh);
+      const CollectiveCall call{steps[i], mesh, rank, shape, groups[ranks].get()};
+      parts[i][static_cast<std::size_t>(rank)] =
+          run_collective(call, content(full, steps[i].from, mesh, rank));
+    }
+  });
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(type.rank());
+    EXPECT_TRUE(is_layout_of(full, steps[i].to, mesh, parts[i]))
+        << sharding::collective_name(steps[i].kind) << " from "
+        << to_string(steps[i].from, rank, mesh) << " to " << to_string(steps[i].to, rank, mesh);
+  }
+}
+
+TEST(Collectives, EveryStepBetweenLayoutsGivesWhatSlicingGives) {
+  check_all_steps({{{"a", 2}, {"b", 2}}}, {ir::DType::kFloat32, {4, 8, 4}}, 60);
+  check_all_steps({{{"a", 2}, {"b", 3}}}, {ir::DType::kFloat32, {6, 12}}, 60);
+  check_all_steps({{{"a", 2}, {"b", 2}, {"c", 2}}}, {ir::DType::kFloat32, {8, 16}}, 30);
+}
+
+// Larger than a slab, so that rows and columns are cut.
+TEST(Collectives, SlabsCoverLargeTensors) {
+  const cluster::DeviceMesh mesh{{{"a", 2}}};
+  check_all_steps(mesh, {ir::DType::kFloat32, {2, 2, 900000}}, 10);
+  check_all_steps(mesh, {ir::DType::kFloat32, {1000, 2500}}, 10);
+}
+
+TEST(Collectives, GatherMovesEveryDtype) {
+  const cluster::DeviceMesh mesh{{{"a", 2}}};
+  run_ranks(2, [&](std::int64_t rank, GroupSource& source) {
+    const std::shared_ptr<Group> group = source.group({0, 1}).value();
+    for (const at::ScalarType dtype : {at::kBool, at::kLong, at::kBFloat16, at::kDouble}) {
+      const at::Tensor full = at::arange(6, at::TensorOptions(at::kLong)).to(dtype);
+      ReshardStep step;
+      step.kind = sharding::CollectiveKind::kAllGather;
+      step.axes = {0};
+      step.dim = 0;
+      step.from.shard(0, 0);
+      const ir::Shape shape{6};
+      const at::Tensor result = run_collective({step, mesh, rank, shape, group.get()},
+                                               shard_of(full, step.from, mesh, rank));
+      EXPECT_TRUE(at::equal(result, full));
+    }
+  });
+}
+
+TEST(Collectives, ReductionsKnowNarrowFloatsAndIntegers) {
+  run_ranks(2, [&](std::int64_t rank, GroupSource& source) {
+    const std::shared_ptr<Group> group = source.group({0, 1}).value();
+    for (const at::ScalarType dtype :
+         {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble, at::kInt, at::kLong}) {
+      const at::Tensor mine = at::arange(4, at::TensorOptions(at::kLong)).add_(rank).to(dtype);
+      const at::Tensor sum = mine.clone();
+      group->all_reduce(sum, Reduction::kSum);
+      EXPECT_EQ(sum[3].item<double>(), 7) << c10::toString(dtype);
+      const at::Tensor max = mine.clone();
+      group->all_reduce(max, Reduction::kMax);
+      EXPECT_EQ(max[3].item<double>(), 4) << c10::toString(dtype);
+      const at::Tensor half = mine.narrow(0, 0, 2).clone();
+      group->reduce_scatter(half, mine, Reduction::kSum);
+      EXPECT_EQ(half[1].item<double>(), rank == 0 ? 3 : 7) << c10::toString(dtype);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace shardplan::runtime
