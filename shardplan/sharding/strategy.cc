@@ -372,7 +372,8 @@ Error unknown_name(const std::string& what,
                    std::string_view name,
                    const std::vector<std::string>& known) {
   Error error = invalid_input("no " + what + " is named \"" + std::string(name) + "\"");
-  const std::string close = suggest(name, known);
+  // One letter is within a typo of every other one: better to list them all.
+  const std::string close = name.size() > 2 ? suggest(name, known) : "";
   if (!close.empty()) {
     error.notes.push_back("did you mean \"" + close + "\"?");
     return error;
