@@ -51,7 +51,7 @@ install_python() {
   else
     say "installing the Python packages of requirements.txt in .venv (about 1 GB, a minute or two)"
     python3 -m venv .venv || fail "python3 -m venv .venv failed"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt ||
+    .venv/bin/python -m pip install -qq --disable-pip-version-check -r requirements.txt ||
       fail "pip could not install requirements.txt"
     printf '%s\n' "$wanted" >"$stamp"
   fi
