@@ -1,0 +1,264 @@
+#include "shardplan/cli/planning.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "shardplan/frontends/frontends.h"
+#include "shardplan/support/text.h"
+
+namespace shardplan::cli {
+
+namespace {
+
+Result<cluster::DeviceMesh> read_mesh(const std::string& text, std::int64_t devices) {
+  const auto wrong = [&](std::string_view what) {
+    return invalid_input(
+        fmt::format(
+            "'{}' {}; write named axes, outermost first, such as data=2,tensor=4", text, what),
+        "--mesh");
+  };
+  cluster::DeviceMesh mesh;
+  for (const std::string& part : CLI::detail::split(text, ',')) {
+    const std::size_t equals = part.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return wrong("is not a mesh");
+    }
+    const std::string name = part.substr(0, equals);
+    std::int64_t size = 0;
+    const char* const end = part.data() + part.size();
+    const auto [rest, failed] = std::from_chars(part.data() + equals + 1, end, size);
+    if (failed != std::errc{} || rest != end || size < 1) {
+      return wrong(fmt::format("gives axis '{}' no whole size of 1 or more", name));
+    }
+    if (std::any_of(mesh.axes.begin(), mesh.axes.end(), [&](const auto& axis) {
+          return axis.name == name;
+        })) {
+      return wrong(fmt::format("names axis '{}' twice", name));
+    }
+    if (size > devices) {
+      return wrong(fmt::format("has more than the {} devices of the cluster", devices));
+    }
+    mesh.axes.push_back({name, size});
+  }
+  if (mesh.axes.size() > sharding::kMaxMeshAxes) {
+    return wrong(fmt::format("has more than {} axes", sharding::kMaxMeshAxes));
+  }
+  if (mesh.size() != devices) {
+    return wrong(fmt::format("has {} devices and the cluster {}", mesh.size(), devices));
+  }
+  return mesh;
+}
+
+std::string_view status_name(planners::SearchStatus status) {
+  switch (status) {
+    case planners::SearchStatus::kOptimal:
+      return "optimal";
+    case planners::SearchStatus::kFeasible:
+      return "feasible";
+    case planners::SearchStatus::kInfeasible:
+      return "infeasible";
+    case planners::SearchStatus::kNoPlanFound:
+      return "no_plan_found";
+  }
+  return "";
+}
+
+std::string_view limit_name(planners::SearchLimit limit) {
+  switch (limit) {
+    case planners::SearchLimit::kNone:
+      return "none";
+    case planners::SearchLimit::kTime:
+      return "time";
+    case planners::SearchLimit::kInterrupted:
+      return "interrupted";
+  }
+  return "";
+}
+
+/// Name and bytes of every part, in the order in which they are shown.
+std::vector<std::pair<std::string_view, Bytes>> parts_of(const sim::MemoryBreakdown& memory) {
+  return {{"parameters", memory.parameters},
+          {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer},
+          {"activations", memory.activations},
+          {"inputs", memory.inputs},
+          {"temporary", memory.temporary}};
+}
+
+/// 25 GB/s, 300 GB/s: rates are decimal.
+std::string rate_text(double bytes_per_second) {
+  return fmt::format("{:.3g} GB/s", bytes_per_second / 1e9);
+}
+
+}  // namespace
+
+void add_planning_options(CLI::App& app, PlanningOptions& options) {
+  app.add_option("MODEL", options.model, "a .pt2 archive, a file in the text form, or a zoo name");
+  app.add_option("--cluster", options.cluster, "a preset (shardplan clusters) or a YAML file");
+  add_recipe_options(app, options.recipe);
+  app.add_option("--mesh", options.mesh, "only this mesh, such as data=2,tensor=4");
+  app.add_option("--max-mesh-axes", options.max_mesh_axes, "of the meshes that are tried")
+      ->check(CLI::Range(1, static_cast<int>(sharding::kMaxMeshAxes)))
+      ->capture_default_str();
+  app.add_option("--time-limit", options.time_limit, "of the search, in seconds; 0 = none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of random choices of the search")->capture_default_str();
+}
+
+Result<Planning> read_planning(const std::string& command, const PlanningOptions& options) {
+  SHARDPLAN_RETURN_IF_ERROR(require(options.model, command, "a MODEL"));
+  SHARDPLAN_RETURN_IF_ERROR(require(options.cluster, command, "a --cluster"));
+  Planning planning;
+  planning.model = options.model;
+  planning.max_mesh_axes = options.max_mesh_axes;
+  planning.time_limit = options.time_limit;
+  planning.seed = options.seed;
+  SHARDPLAN_ASSIGN_OR_RETURN(planning.recipe, read_recipe(options.recipe));
+  SHARDPLAN_ASSIGN_OR_RETURN(planning.cluster, cluster::load_cluster(options.cluster));
+  if (!options.mesh.empty()) {
+    SHARDPLAN_ASSIGN_OR_RETURN(planning.mesh,
+                               read_mesh(options.mesh, planning.cluster.device_count()));
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward, frontends::load_model(options.model));
+  SHARDPLAN_ASSIGN_OR_RETURN(planning.step,
+                             training::build_training_step(forward, planning.recipe));
+  return planning;
+}
+
+Result<Bytes> read_memory(const std::string& text) {
+  if (text.empty()) {
+    return Bytes{0};
+  }
+  Result<Bytes> bytes = parse_bytes(text);
+  if (!bytes) {
+    Error error = std::move(bytes).error();
+    error.location = "--memory";
+    return error;
+  }
+  if (*bytes == 0) {
+    return invalid_input("is 0; leave it out for the device's own memory", "--memory");
+  }
+  return bytes;
+}
+
+Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
+                                       const Planning& planning,
+                                       Bytes memory_limit,
+                                       const Control& control) {
+  planners::PlanRequest request{.step = planning.step};
+  request.recipe = planning.recipe;
+  request.cluster = planning.cluster;
+  request.memory_limit = memory_limit;
+  request.mesh = planning.mesh;
+  request.max_mesh_axes = planning.max_mesh_axes;
+  request.time_limit = planning.time_limit;
+  request.seed = planning.seed;
+  request.control = control;
+  SHARDPLAN_ASSIGN_OR_RETURN(planners::PlanResult result, planner.plan(request));
+  result.best.model = planning.model;
+  return result;
+}
+
+bool fits(const planners::PlanResult& result) {
+  return result.status == planners::SearchStatus::kOptimal ||
+         result.status == planners::SearchStatus::kFeasible;
+}
+
+nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::string& planner) {
+  const plan::Prediction& prediction = result.best.prediction;
+  nlohmann::ordered_json object;
+  object["planner"] = planner;
+  object["status"] = status_name(result.status);
+  object["stopped_by"] = limit_name(result.limit);
+  object["model"] = result.best.model;
+  object["cluster"] = result.best.cluster.name;
+  nlohmann::ordered_json mesh = nlohmann::ordered_json::object();
+  for (const cluster::MeshAxis& axis : result.best.mesh.axes) {
+    mesh[axis.name] = axis.size;
+  }
+  object["mesh"] = mesh;
+  object["step_seconds"] = prediction.step_seconds;
+  object["additive_seconds"] = prediction.additive_seconds;
+  object["lower_bound_seconds"] = prediction.lower_bound_seconds;
+  object["gap"] = prediction.gap;
+  object["peak_bytes"] = prediction.peak_bytes;
+  object["memory_limit"] = prediction.memory_limit;
+  object["memory_at_peak"] = memory_json(result.simulation.at_peak);
+  object["exposed_communication_seconds"] = result.simulation.exposed_communication_seconds;
+  object["flops_per_device"] = result.simulation.flops;
+  object["recompute"] = result.best.recompute;
+  object["search_seconds"] = prediction.search_seconds;
+  if (!result.explanation.empty()) {
+    object["explanation"] = result.explanation;
+  }
+  return object;
+}
+
+nlohmann::ordered_json memory_json(const sim::MemoryBreakdown& memory) {
+  nlohmann::ordered_json object;
+  for (const auto& [name, bytes] : parts_of(memory)) {
+    object[std::string(name)] = bytes;
+  }
+  return object;
+}
+
+std::string memory_text(const sim::MemoryBreakdown& memory) {
+  std::vector<std::string> parts;
+  for (const auto& [name, bytes] : parts_of(memory)) {
+    if (bytes != 0) {
+      parts.push_back(fmt::format("{} {}", name, human_bytes(bytes)));
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, " · "));
+}
+
+std::string cluster_text(const cluster::Cluster& cluster) {
+  const std::int64_t devices = cluster.device_count();
+  std::string text = fmt::format("{} {} of {}",
+                                 devices,
+                                 devices == 1 ? "device" : "devices",
+                                 human_bytes(cluster.device.memory));
+  for (const cluster::LinkLevel& level : cluster.levels) {
+    if (level.fanout > 1) {
+      text += fmt::format(" · {} {} a direction", level.name, rate_text(level.bandwidth));
+    }
+  }
+  return text;
+}
+
+std::string model_text(const ir::Graph& step) {
+  std::string text = fmt::format("{} parameters · {} ops a step",
+                                 human_count(static_cast<double>(step.parameter_count())),
+                                 step.ops().size());
+  for (const ir::Value& value : step.values()) {
+    if (value.kind == ir::ValueKind::kInput) {
+      text += fmt::format(" · {} {}", value.name, ir::to_string(value.type));
+    }
+  }
+  return text;
+}
+
+double part_of_peak(const planners::PlanResult& result, const ir::Graph& step) {
+  // The parameters' type is that of nearly all the arithmetic.
+  const auto parameter =
+      std::find_if(step.values().begin(), step.values().end(), [](const auto& v) {
+        return v.kind == ir::ValueKind::kParameter && v.trainable;
+      });
+  if (parameter == step.values().end() || result.best.prediction.step_seconds <= 0) {
+    return 0;
+  }
+  const auto& peaks = result.best.cluster.device.peak_flops;
+  const auto peak = peaks.find(std::string(ir::dtype_name(parameter->type.dtype)));
+  if (peak == peaks.end() || peak->second <= 0) {
+    return 0;
+  }
+  return result.simulation.flops / result.best.prediction.step_seconds / peak->second;
+}
+
+}  // namespace shardplan::cli

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "shardplan/cli/session.h"
+#include "shardplan/cluster/cluster.h"
+#include "shardplan/ir/graph.h"
+#include "shardplan/planners/planner.h"
+#include "shardplan/support/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shardplan::cli {
+
+/// What `plan` and `compare` are asked, as the user writes it.
+struct PlanningOptions {
+  std::string model{};
+  std::string cluster{};
+  RecipeOptions recipe{};
+  std::string mesh{};  ///< "data=2,tensor=4"; empty: the planner's choice
+  int max_mesh_axes = 2;
+  Seconds time_limit = 0;
+  std::uint64_t seed = 0;
+};
+void add_planning_options(CLI::App& app, PlanningOptions& options);
+
+/// The same, read: everything that a planner needs but the memory limit.
+struct Planning {
+  std::string model{};
+  ir::Graph step{};
+  training::Recipe recipe{};
+  cluster::Cluster cluster{};
+  std::optional<cluster::DeviceMesh> mesh{};
+  int max_mesh_axes = 2;
+  Seconds time_limit = 0;
+  std::uint64_t seed = 0;
+};
+[[nodiscard]] Result<Planning> read_planning(const std::string& command,
+                                             const PlanningOptions& options);
+
+/// Bytes of --memory; 0 when it is not given.
+[[nodiscard]] Result<Bytes> read_memory(const std::string& text);
+
+/// Runs one planner; the plan of the result names the model as the user wrote it.
+[[nodiscard]] Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
+                                                     const Planning& planning,
+                                                     Bytes memory_limit,
+                                                     const Control& control);
+
+/// Whether there is a plan that fits.
+[[nodiscard]] bool fits(const planners::PlanResult& result);
+
+/// The object of one plan in --json: planner, status, mesh, predicted times and bytes.
+[[nodiscard]] nlohmann::ordered_json plan_json(const planners::PlanResult& result,
+                                               const std::string& planner);
+
+/// {"parameters": ..., "gradients": ..., ...}, bytes.
+[[nodiscard]] nlohmann::ordered_json memory_json(const sim::MemoryBreakdown& memory);
+/// "parameters 3.10 GiB · gradients 3.10 GiB · ...", without parts that are nothing.
+[[nodiscard]] std::string memory_text(const sim::MemoryBreakdown& memory);
+/// "8 devices · NVLink 300 GB/s a direction".
+[[nodiscard]] std::string cluster_text(const cluster::Cluster& cluster);
+/// "124 M parameters · 412 ops a step · input_ids i64[4,128]".
+[[nodiscard]] std::string model_text(const ir::Graph& step);
+/// Part of the device's peak rate that the step reaches, 0 when the cluster does not tell the peak.
+[[nodiscard]] double part_of_peak(const planners::PlanResult& result, const ir::Graph& step);
+
+}  // namespace shardplan::cli

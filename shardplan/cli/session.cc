@@ -1,0 +1,176 @@
+#include "shardplan/cli/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "shardplan/frontends/frontends.h"
+#include "shardplan/support/text.h"
+
+namespace shardplan::cli {
+
+namespace {
+
+std::atomic<bool>& interrupt_flag() {
+  static std::atomic<bool> flag{false};
+  return flag;
+}
+
+void on_interrupt(int /*signal*/) {
+  interrupt_flag().store(true, std::memory_order_relaxed);
+  // The next one is not caught: it ends the program.
+  std::signal(SIGINT, SIG_DFL);
+}
+
+/// Where progress stands on standard error.
+class ProgressLine {
+ public:
+  void show(std::string_view what, double done) {
+    const Seconds time = now();
+    const bool terminal = ::isatty(STDERR_FILENO) == 1;
+    if (time - started_ < (terminal ? kPatience : kFirstSecond) ||
+        time - shown_ < (terminal ? kRedraw : kRepeat)) {
+      return;
+    }
+    shown_ = time;
+    std::string line(what);
+    if (done >= 0) {
+      line += fmt::format("  {:.0f} %", 100 * done);
+    }
+    line += fmt::format("  {:.0f} s", time - started_);
+    if (terminal) {
+      fmt::print(stderr, "\r\033[K{}", line);
+      drawn_ = true;
+    } else {
+      fmt::print(stderr, "{}\n", line);
+    }
+    std::fflush(stderr);
+  }
+
+  void clear() {
+    if (drawn_) {
+      fmt::print(stderr, "\r\033[K");
+      std::fflush(stderr);
+      drawn_ = false;
+    }
+  }
+
+ private:
+  static constexpr Seconds kPatience = 0.3;
+  static constexpr Seconds kFirstSecond = 1;
+  static constexpr Seconds kRedraw = 0.1;
+  static constexpr Seconds kRepeat = 5;
+
+  Seconds started_ = now();
+  Seconds shown_ = 0;
+  bool drawn_ = false;
+};
+
+ProgressLine& progress_line() {
+  static ProgressLine line;
+  return line;
+}
+
+/// The model as the plan names it; a path that is not there is looked for beside the plan.
+std::string find_model(const std::string& model, const std::string& plan_path) {
+  const std::filesystem::path path(model);
+  std::error_code ignored;
+  if (path.is_absolute() || std::filesystem::exists(path, ignored)) {
+    return model;
+  }
+  const std::filesystem::path beside = std::filesystem::path(plan_path).parent_path() / path;
+  return std::filesystem::exists(beside, ignored) ? beside.string() : model;
+}
+
+}  // namespace
+
+Control watch_terminal() {
+  // The line's clock starts here, with the program.
+  progress_line();
+  std::signal(SIGINT, on_interrupt);
+  Control control;
+  control.progress = [](std::string_view what, double done) { progress_line().show(what, done); };
+  control.interrupt = &interrupt_flag();
+  return control;
+}
+
+void clear_progress() {
+  progress_line().clear();
+}
+
+void print_json(const nlohmann::ordered_json& object) {
+  clear_progress();
+  fmt::print("{}\n", object.dump(2));
+}
+
+Status require(const std::string& value, const std::string& command, const std::string& what) {
+  if (!value.empty()) {
+    return {};
+  }
+  return invalid_input(fmt::format("{} needs {}; see shardplan {} --help", command, what, command));
+}
+
+Seconds now() {
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(time).count();
+}
+
+void add_recipe_options(CLI::App& app, RecipeOptions& options) {
+  app.add_option("--optimizer", options.optimizer, "sgd, adam or adamw, with :lr=...,...")
+      ->capture_default_str();
+  app.add_option("--precision", options.precision, "model (dtypes as they are), fp64, fp32 or bf16")
+      ->capture_default_str();
+  app.add_option("--microbatches", options.microbatches, "pieces of the batch; gradients add up")
+      ->capture_default_str();
+  app.add_option("--clip-norm", options.clip_norm, "limit of the global gradient norm; 0 = none")
+      ->capture_default_str();
+}
+
+Result<training::Recipe> read_recipe(const RecipeOptions& options) {
+  training::Recipe recipe;
+  SHARDPLAN_ASSIGN_OR_RETURN(recipe.optimizer, training::parse_optimizer(options.optimizer));
+  SHARDPLAN_ASSIGN_OR_RETURN(recipe.precision, training::parse_precision(options.precision));
+  if (options.microbatches < 1) {
+    return invalid_input(
+        fmt::format("--microbatches is {}; it must be at least 1", options.microbatches));
+  }
+  if (!(options.clip_norm >= 0)) {
+    return invalid_input(
+        fmt::format("--clip-norm is {}; it must be 0 (no clipping) or more", options.clip_norm));
+  }
+  recipe.microbatches = options.microbatches;
+  recipe.clip_norm = options.clip_norm;
+  return recipe;
+}
+
+cost::CostModel cost_model_of(const plan::Plan& plan) {
+  return cost::CostModel(plan.cluster, plan.mesh);
+}
+
+Result<LoadedPlan> load_plan(const std::string& path, const LoadPlanOptions& options) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::string json, read_file(path));
+  SHARDPLAN_ASSIGN_OR_RETURN(const plan::Plan header, plan::parse_header(json, path));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const ir::Graph forward,
+      frontends::load_model(find_model(header.model, path), {.weights = options.weights}));
+  LoadedPlan loaded;
+  SHARDPLAN_ASSIGN_OR_RETURN(loaded.step, training::build_training_step(forward, header.recipe));
+  SHARDPLAN_ASSIGN_OR_RETURN(loaded.plan, plan::from_json(json, loaded.step, path));
+  const cost::CostModel cost = cost_model_of(loaded.plan);
+  const sharding::StepPrice price = [&cost](const sharding::ReshardStep& step,
+                                            const ir::TensorType& type) {
+    return cost.reshard_step(step, type);
+  };
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      loaded.program,
+      lower::lower(loaded.step, loaded.plan, price, {.keep_gradients = options.keep_gradients}));
+  return loaded;
+}
+
+}  // namespace shardplan::cli

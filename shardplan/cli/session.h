@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "shardplan/cost/cost_model.h"
+#include "shardplan/ir/graph.h"
+#include "shardplan/lower/program.h"
+#include "shardplan/plan/plan.h"
+#include "shardplan/support/progress.h"
+#include "shardplan/support/result.h"
+#include "shardplan/training/training.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shardplan::cli {
+
+/// What every command gets besides its own options.
+struct Session {
+  bool json = false;                   ///< --json: one object on standard output, nothing else
+  std::vector<std::string> arguments;  ///< of the program, without its name
+  Control control{};                   ///< progress on standard error; Ctrl-C asks to stop
+};
+
+/// A Control whose progress goes to standard error: on a terminal as a line that is rewritten,
+/// elsewhere as a line now and then; nothing at all in the first second elsewhere. The first Ctrl-C
+/// sets the interrupt flag, the second ends the program.
+[[nodiscard]] Control watch_terminal();
+
+/// Removes a progress line that is still shown, before anything else is printed.
+void clear_progress();
+
+/// Prints the object with --json's indentation and a newline.
+void print_json(const nlohmann::ordered_json& object);
+
+/// An error for an argument that was not given: "plan needs a MODEL; ...".
+[[nodiscard]] Status require(const std::string& value,
+                             const std::string& command,
+                             const std::string& what);
+
+/// Seconds of a steady clock, for differences.
+[[nodiscard]] Seconds now();
+
+/// The options of a training recipe as the user writes them.
+struct RecipeOptions {
+  std::string optimizer = "adamw";
+  std::string precision = "model";
+  std::int64_t microbatches = 1;
+  double clip_norm = 0;
+};
+void add_recipe_options(CLI::App& app, RecipeOptions& options);
+[[nodiscard]] Result<training::Recipe> read_recipe(const RecipeOptions& options);
+
+/// A plan file with all that follows from it.
+struct LoadedPlan {
+  plan::Plan plan{};
+  ir::Graph step{};
+  lower::Program program{};
+};
+struct LoadPlanOptions {
+  bool weights = false;         ///< read weights, and fail when the model's file has none
+  bool keep_gradients = false;  ///< see lower::LowerOptions
+};
+/// Reads the plan, rebuilds the training step from the model that it names, checks one against the
+/// other, and lowers. The model's path is taken from the working directory, else from the plan's.
+[[nodiscard]] Result<LoadedPlan> load_plan(const std::string& path,
+                                           const LoadPlanOptions& options = {});
+
+[[nodiscard]] cost::CostModel cost_model_of(const plan::Plan& plan);
+
+}  // namespace shardplan::cli

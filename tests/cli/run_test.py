@@ -1,0 +1,69 @@
+"""run: fields, ranks, and what goes wrong with them. Needs a build with the runtime."""
+
+import socket
+import unittest
+
+from program import MLP, CommandLineTest, has_runtime
+
+
+@unittest.skipUnless(has_runtime(), "this build has no runtime")
+class RunTest(CommandLineTest):
+    def test_verify_on_two_ranks(self):
+        self.make_plan()
+        report = self.succeed_json("run", "plan.json", "--verify", "--steps", "2")
+        self.assertIs(report["ok"], True)
+        self.assertLess(report["max_relative_error"], 1e-4)
+        self.assertEqual(len(report["losses"]), 2)
+        self.assertEqual(len(report["predicted_peak_bytes"]), 2)
+        self.assertEqual(len(report["measured_peak_bytes"]), 2)
+        self.assertGreater(report["predicted_step_seconds"], 0)
+        self.assertGreater(report["measured_step_seconds"], 0)
+        for predicted, measured in zip(
+            report["predicted_peak_bytes"], report["measured_peak_bytes"]
+        ):
+            self.assertAlmostEqual(measured / predicted, 1, delta=0.05)
+
+    def test_one_rank_needs_no_launcher(self):
+        self.make_plan("plan.json", MLP, "local:1")
+        report = self.succeed_json("run", "plan.json", "--verify", "--steps", "1")
+        self.assertIs(report["ok"], True)
+        self.assertEqual(len(report["measured_peak_bytes"]), 1)
+
+    def test_table_is_printed_once(self):
+        self.make_plan()
+        text = self.succeed("run", "plan.json", "--verify", "--steps", "1")
+        self.assertEqual(text.count("verify    equal"), 1)
+        self.assertIn("peak measured", text)
+
+    def test_wrong_number_of_ranks(self):
+        self.make_plan()
+        env = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        self.fail(["run", "plan.json"], 2, "2 ranks and 3", env=env)
+
+    def test_too_many_ranks_for_the_machine(self):
+        self.make_plan("plan.json", "mlp:layers=2,hidden=64,batch=512", "dgx-a100:64")
+        self.fail(["run", "plan.json"], 2, "512 ranks", "--oversubscribe")
+
+    def test_busy_port(self):
+        self.make_plan()
+        with socket.socket() as busy:
+            busy.bind(("127.0.0.1", 0))
+            busy.listen()
+            env = {
+                "RANK": "0",
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(busy.getsockname()[1]),
+            }
+            done = self.run_program("run", "plan.json", "--timeout", "5", env=env, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(env["MASTER_PORT"], done.stderr)
+
+    def test_wrong_numbers(self):
+        self.make_plan()
+        self.fail(["run", "plan.json", "--steps", "0"], 2, "--steps")
+        self.fail(["run", "plan.json", "--timeout", "0"], 2, "--timeout")
+
+
+if __name__ == "__main__":
+    unittest.main()
