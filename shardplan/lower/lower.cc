@@ -1,10 +1,11 @@
 // SPMD partitioning. Every op of the step is emitted once, in graph order, in local shapes; a value
-// that is needed in another layout than it has is resharded on demand. `Lowering::need` is the heart:
-// it finds, changes or recomputes the copy of a value that a reader asks for. Frees are added last
-// (frees.cc), when all uses are known.
+// that is needed in another layout than it has is resharded on demand. `Lowering::need` is the
+// heart: it finds, changes or recomputes the copy of a value that a reader asks for. Frees are
+// added last (frees.cc), when all uses are known.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -25,6 +26,9 @@ using sharding::ShardingSpec;
 struct Copy {
   ShardingSpec spec;
   LocalId local;
+  /// A changed layout that only ops of recomputed blocks asked for in the forward pass: dropped
+  /// there and made again when they run again.
+  bool for_recomputed = false;
 };
 
 bool lives_across_steps(ValueKind kind) {
@@ -47,9 +51,11 @@ class Lowering {
   }
 
   Result<Program> run() {
+    SHARDPLAN_RETURN_IF_ERROR(find_layouts());
     add_residents();
     find_recomputable();
     schedule_writes();
+    find_common_layouts();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       const OpId op(i);
       enter_phase(step_.op(op).phase);
@@ -75,6 +81,62 @@ class Lowering {
     return LocalId(program_.values.size() - 1);
   }
 
+  Status find_layouts() {
+    maps_.reserve(step_.ops().size());
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      maps_.push_back(ops::axis_map(step_, OpId(i)));
+      auto found = sharding::layouts(maps_.back(), plan_.strategies[i], plan_.mesh);
+      if (!found) {
+        const ir::Op& op = step_.ops()[i];
+        return invalid_input("the strategy is not possible for this op",
+                             fmt::format("layer {}, op {}.{}", op.layer, op.name, i));
+      }
+      layouts_.push_back(std::move(*found));
+    }
+    return {};
+  }
+
+  /// The layout that all readers of a value agree on; nothing where they differ. A value is brought
+  /// into it as soon as it is made if that makes it smaller (gradients: reduce-scattered while the
+  /// backward pass goes on).
+  void find_common_layouts() {
+    common_.resize(step_.values().size());
+    std::vector<bool> differ(step_.values().size(), false);
+    const auto read = [&](ValueId value, const ShardingSpec& spec) {
+      auto& common = common_[value.index()];
+      differ[value.index()] = differ[value.index()] || (common && *common != spec);
+      common = spec;
+    };
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      for (std::size_t k = 0; k < step_.ops()[i].inputs.size(); ++k) {
+        read(step_.ops()[i].inputs[k], layouts_[i].inputs[k]);
+      }
+    }
+    for (const ir::Write& write : step_.writes) {
+      read(write.value, copies_[write.target.index()].front().spec);
+    }
+    for (std::size_t v = 0; v < common_.size(); ++v) {
+      if (differ[v]) {
+        common_[v].reset();
+      }
+    }
+  }
+
+  /// Changes a fresh value to the layout that all readers want if that is no larger.
+  Status settle(ValueId value, OpId producer) {
+    const auto& common = common_[value.index()];
+    const ShardingSpec made = copies_[value.index()].front().spec;
+    if (!common || *common == made) {
+      return {};
+    }
+    const ir::TensorType& type = step_.type(value);
+    if (sharding::local_bytes(*common, type, plan_.mesh) <=
+        sharding::local_bytes(made, type, plan_.mesh)) {
+      SHARDPLAN_RETURN_IF_ERROR(need(value, *common, producer));
+    }
+    return {};
+  }
+
   void add_residents() {
     for (std::size_t i = 0; i < step_.values().size(); ++i) {
       const ir::Value& value = step_.values()[i];
@@ -86,24 +148,27 @@ class Lowering {
       const ShardingSpec spec = layout == plan_.layouts.end() ? ShardingSpec{} : layout->second;
       const LocalId local = add_local(id, spec, LocalId{});
       program_.residents.push_back(Resident{local, id});
-      copies_[i].push_back(Copy{spec, local});
+      copies_[i].push_back(Copy{spec, local, false});
     }
   }
 
-  /// Marks the values that the backward pass makes again: results of forward ops of a recomputed block
-  /// that no forward op outside the block reads. What other blocks read is kept, so that running a
-  /// block again never starts a chain through the blocks before it.
+  /// Marks the values that the backward pass makes again: results of forward ops of a recomputed
+  /// block that no forward op outside the block reads. What other blocks read is kept, so that
+  /// running a block again never starts a chain through the blocks before it.
   void find_recomputable() {
     recomputable_.assign(step_.values().size(), false);
+    recomputed_op_.assign(step_.ops().size(), false);
     if (plan_.recompute.empty()) {
       return;
     }
     const std::unordered_set<std::string_view> blocks(plan_.recompute.begin(),
                                                       plan_.recompute.end());
-    for (const ir::Op& op : step_.ops()) {
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
       if (op.phase != Phase::kForward || !blocks.contains(plan::block_of(op.layer))) {
         continue;
       }
+      recomputed_op_[i] = true;
       for (const ValueId output : op.outputs) {
         recomputable_[output.index()] = true;
       }
@@ -153,6 +218,8 @@ class Lowering {
         copies_[i].clear();
       } else if (step_.values()[i].kind == ValueKind::kParameter && copies_[i].size() > 1) {
         copies_[i].resize(1);
+      } else {
+        std::erase_if(copies_[i], [](const Copy& copy) { return copy.for_recomputed; });
       }
     }
   }
@@ -170,8 +237,10 @@ class Lowering {
     }
     const sharding::ReshardPath* best = nullptr;
     LocalId source;
-    for (const Copy& copy : copies) {
+    const bool for_recomputed = phase_ == Phase::kForward && recomputed_op_[reader.index()];
+    for (Copy& copy : copies) {
       if (copy.spec == spec) {
+        copy.for_recomputed = copy.for_recomputed && for_recomputed;
         return copy.local;
       }
       const sharding::ReshardPath& path = resharder_.path(copy.spec, spec, step_.type(value));
@@ -195,7 +264,7 @@ class Lowering {
       section().push_back(std::move(step));
       source = result;
     }
-    copies.push_back(Copy{spec, source});
+    copies.push_back(Copy{spec, source, for_recomputed});
     return source;
   }
 
@@ -213,19 +282,15 @@ class Lowering {
   Status emit_op(OpId id, bool recompute) {
     const ir::Op& op = step_.op(id);
     const ops::OpDef& def = ops::get(op.name);
-    const ops::AxisMap map = ops::axis_map(step_, id);
+    const ops::AxisMap& map = maps_[id.index()];
     const sharding::Strategy& strategy = plan_.strategies[id.index()];
-    const auto layouts = sharding::layouts(map, strategy, plan_.mesh);
-    if (!layouts) {
-      return invalid_input("the strategy is not possible for this op",
-                           fmt::format("layer {}, op {}.{}", op.layer, op.name, id.value));
-    }
+    const sharding::OpLayouts& layouts = layouts_[id.index()];
     Step step;
     step.op = id;
     step.recompute = recompute;
     step.phase = phase_;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      SHARDPLAN_ASSIGN_OR_RETURN(const LocalId local, need(op.inputs[i], layouts->inputs[i], id));
+      SHARDPLAN_ASSIGN_OR_RETURN(const LocalId local, need(op.inputs[i], layouts.inputs[i], id));
       step.inputs.push_back(local);
     }
     for (std::size_t r = 0; r < op.outputs.size(); ++r) {
@@ -235,13 +300,16 @@ class Lowering {
       } else if (r < def.in_place.size() && def.in_place[r] >= 0) {
         storage = program_.root(step.inputs[static_cast<std::size_t>(def.in_place[r])]);
       }
-      const LocalId local = add_local(op.outputs[r], layouts->results[r], storage);
+      const LocalId local = add_local(op.outputs[r], layouts.results[r], storage);
       step.outputs.push_back(local);
-      copies_[op.outputs[r].index()] = {Copy{layouts->results[r], local}};
+      copies_[op.outputs[r].index()] = {Copy{layouts.results[r], local, false}};
     }
     add_positions(map, strategy, step);
     add_work(def, op, map, step);
     section().push_back(std::move(step));
+    for (const ValueId output : op.outputs) {
+      SHARDPLAN_RETURN_IF_ERROR(settle(output, id));
+    }
     return {};
   }
 
@@ -291,7 +359,11 @@ class Lowering {
   sharding::Resharder resharder_;
   Program program_;
   std::vector<std::vector<Copy>> copies_;
-  std::vector<bool> recomputable_;
+  std::vector<ops::AxisMap> maps_;                   ///< by op
+  std::vector<sharding::OpLayouts> layouts_;         ///< by op
+  std::vector<std::optional<ShardingSpec>> common_;  ///< by value, see find_common_layouts
+  std::vector<bool> recomputable_;                   ///< by value
+  std::vector<bool> recomputed_op_;                  ///< by op: forward op of a recomputed block
   std::vector<std::vector<ir::Write>> writes_after_;
   Phase phase_ = Phase::kForward;
 

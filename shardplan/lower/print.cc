@@ -44,10 +44,8 @@ void print_step(std::string& out,
       print_ids(out, step.inputs);
       break;
     case StepKind::kWrite:
-      fmt::format_to(std::back_inserter(out),
-                     "write %{} <- %{}",
-                     step.outputs[0].value,
-                     step.inputs[0].value);
+      fmt::format_to(
+          std::back_inserter(out), "write %{} <- %{}", step.outputs[0].value, step.inputs[0].value);
       break;
     case StepKind::kCompute:
     case StepKind::kCollective:
