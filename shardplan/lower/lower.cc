@@ -133,6 +133,7 @@ class Lowering {
     if (sharding::local_bytes(*common, type, plan_.mesh) <=
         sharding::local_bytes(made, type, plan_.mesh)) {
       SHARDPLAN_RETURN_IF_ERROR(need(value, *common, producer));
+      copies_[value.index()].back().for_recomputed = false;
     }
     return {};
   }

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shardplan/problem/intra_op.h"
+
+namespace shardplan::problem {
+
+/// Ops that read a value or a view of it, as indices into the order of execution; -1 = none.
+struct Span {
+  int first_forward = -1;
+  int last_forward = -1;
+  int first_backward = -1;
+  int last_backward = -1;
+  int last_update = -1;
+
+  void add(int op, ir::Phase phase);
+  void merge(const Span& other);
+  [[nodiscard]] int last() const;
+};
+
+/// Writes an IntraOpProblem as numbers. Equal tables are made once and shared.
+class GraphTables {
+ public:
+  GraphTables(const IntraOpProblem& problem, bool recompute);
+  [[nodiscard]] StrategyGraph make(const std::vector<IntraOpProblem::ProgramPoint>& points);
+
+ private:
+  /// What an edge's tables depend on besides the types of its nodes.
+  struct EdgeFacts {
+    bool parameter = false;       ///< the value is a parameter
+    bool view = false;            ///< its storage belongs to another value
+    bool backward_value = false;  ///< made by the backward pass
+    bool sole_reader = false;     ///< the only node besides the producer that reads it
+    bool own_reads = false;       ///< the producer's backward ops read it too
+    bool recomputable = false;    ///< made again when the producer's block is recomputed
+    bool reader_reruns = false;
+    bool same_block = false;
+    std::vector<ir::Phase> phases{};  ///< of each read
+  };
+  /// Where the two copies of an edge's value are live at one program point.
+  struct Presence {
+    bool at_definition = false;
+    bool whole[2][2] = {};       ///< whole life of the value, by [producer rerun][reader rerun]
+    bool own[2] = {};            ///< until the producer's own last read
+    bool before_change[2] = {};  ///< from definition to the reader's first read
+    bool changed[2][2] = {};     ///< from the reader's first read to its last
+  };
+
+  [[nodiscard]] int choices(int node) const;
+  [[nodiscard]] int copies(int node) const;
+  [[nodiscard]] const NodeChoice& choice(int node, int index) const;
+  [[nodiscard]] bool doubled(int node) const;
+
+  void find_spans();
+  [[nodiscard]] EdgeFacts facts(const IntraOpEdge& edge) const;
+  [[nodiscard]] solvers::CostTable node_seconds(int node);
+  [[nodiscard]] solvers::CostTable edge_seconds(const IntraOpEdge& edge, const EdgeFacts& facts);
+  [[nodiscard]] double change_seconds(const IntraOpEdge& edge,
+                                      const EdgeFacts& facts,
+                                      const sharding::ShardingSpec& from,
+                                      const std::vector<sharding::ShardingSpec>& reads,
+                                      bool producer_reruns,
+                                      bool reader_reruns);
+  [[nodiscard]] bool settles(const IntraOpEdge& edge,
+                             const EdgeFacts& facts,
+                             const sharding::ShardingSpec& from,
+                             const std::vector<sharding::ShardingSpec>& reads) const;
+  [[nodiscard]] std::vector<sharding::ShardingSpec> edge_reads(const IntraOpEdge& edge,
+                                                               int to_choice) const;
+  /// A table over the choices of both ends, computed for distinct layouts only.
+  [[nodiscard]] solvers::CostTable edge_table(
+      const IntraOpEdge& edge,
+      const std::function<double(int from_choice, int to_choice)>& entry) const;
+  [[nodiscard]] std::string edge_key(const IntraOpEdge& edge, const EdgeFacts& facts) const;
+  void tie_blocks(StrategyGraph& graph) const;
+
+  void add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point);
+  [[nodiscard]] solvers::CostTable node_bytes(int node, int at);
+  [[nodiscard]] double own_bytes(int node, const NodeChoice& chosen, int at, bool rerun) const;
+  [[nodiscard]] double parameter_bytes(const IntraOpNode& node,
+                                       const NodeChoice& chosen,
+                                       int at) const;
+  [[nodiscard]] double workspace(const IntraOpNode& node,
+                                 const NodeChoice& chosen,
+                                 std::size_t member) const;
+  [[nodiscard]] Presence presence(const IntraOpEdge& edge, const EdgeFacts& facts, int at) const;
+  [[nodiscard]] solvers::CostTable edge_bytes(const IntraOpEdge& edge,
+                                              const EdgeFacts& facts,
+                                              int at);
+  [[nodiscard]] bool live(int definition, const Span& span, int at, int rerun_start) const;
+  [[nodiscard]] bool is_storage(ir::ValueId value) const;
+  [[nodiscard]] double bytes(const sharding::ShardingSpec& spec, ir::ValueId value) const;
+
+  const IntraOpProblem& problem_;
+  const ir::Graph& step_;
+  bool recompute_;
+  std::vector<Span> span_;                 ///< by value: reads of it and of its views
+  std::vector<std::vector<int>> readers_;  ///< by value: edges
+  std::vector<bool> own_read_;             ///< by value: read inside the producing node
+  std::vector<int> backward_start_;        ///< by node: first backward op of its block
+  std::map<std::string, solvers::CostTable> known_;
+};
+
+}  // namespace shardplan::problem

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardplan/cost/cost_model.h"
+#include "shardplan/ir/graph.h"
+#include "shardplan/plan/plan.h"
+#include "shardplan/problem/strategy_graph.h"
+#include "shardplan/sharding/strategy.h"
+#include "shardplan/support/result.h"
+
+namespace shardplan::problem {
+
+/// A value that crosses the boundary of a node: operand `slot` of member `op` (reads) or result
+/// `slot` (writes).
+struct Port {
+  ir::ValueId value{};
+  ir::OpId op{};
+  int slot = 0;
+};
+
+/// One way to run a node: a strategy for each member op; for parameter nodes also the layouts of
+/// the stored value, of the gradient sum over microbatches, and of the optimizer state.
+struct NodeChoice {
+  std::vector<sharding::Strategy> strategies{};  ///< by member
+  std::vector<sharding::OpLayouts> layouts{};    ///< by member
+  std::vector<sharding::ShardingSpec> reads{};   ///< by read port
+  std::vector<sharding::ShardingSpec> writes{};  ///< by write port
+  sharding::ShardingSpec stored{};               ///< parameter nodes
+  sharding::ShardingSpec accumulated{};          ///< parameter nodes
+  sharding::ShardingSpec state{};                ///< parameter nodes
+  /// What each mesh axis does, for filters and explanations: an axis of the forward op (>= 0),
+  /// kNone, or a partial rule; see sharding::Strategy.
+  sharding::Strategy forward{};
+  Seconds seconds = 0;        ///< all member ops in one step
+  Seconds rerun_seconds = 0;  ///< the forward op once more for every microbatch
+};
+
+/// The choices of all nodes that look alike (the same op in every layer) are built once.
+struct NodeType {
+  std::vector<NodeChoice> choices{};
+};
+
+/// An op of the forward pass with its backward ops; a parameter with its update ops; or a single op
+/// outside both.
+struct IntraOpNode {
+  enum class Kind { kOp, kParameter };
+  Kind kind = Kind::kOp;
+  std::vector<ir::OpId> members{};  ///< in graph order; for kOp the forward op is first
+  ir::ValueId parameter{};
+  std::vector<Port> reads{};
+  std::vector<Port> writes{};
+  std::string block{};
+  bool rerun = false;  ///< runs again in the backward pass when its block is recomputed
+  std::shared_ptr<const NodeType> type{};
+};
+
+/// A value that flows from one node to another.
+struct IntraOpEdge {
+  int from = 0;
+  int to = 0;
+  int write = 0;             ///< index into writes of `from`
+  std::vector<int> reads{};  ///< indices into reads of `to`
+};
+
+/// What a planner may forbid; empty functions allow everything.
+struct ChoiceFilter {
+  std::function<bool(const IntraOpNode& node, const NodeChoice& choice)> allow{};
+  /// Nodes for which different filters may give different answers must differ in this tag.
+  std::function<std::string(const IntraOpNode& node)> tag{};
+};
+
+/// The intra-operator problem on one mesh: one choice for every node of the training step. One
+/// choice serves an op's forward and its backward ops: mesh axes keep their meaning, found through
+/// the dimensions that the ops share (Architecture, "What exactly is optimised").
+///
+/// The additive time of an assignment is the sum of the nodes' seconds and of the changes of layout
+/// on the edges, as lower() makes them. Building is linear in distinct node types and in edges;
+/// exponential in mesh axes.
+class IntraOpProblem {
+ public:
+  [[nodiscard]] static Result<IntraOpProblem> build(const ir::Graph& step,
+                                                    const cost::CostModel& cost,
+                                                    const ChoiceFilter& filter = {});
+
+  [[nodiscard]] const std::vector<IntraOpNode>& nodes() const { return nodes_; }
+  [[nodiscard]] const std::vector<IntraOpEdge>& edges() const { return edges_; }
+
+  /// A moment of the lowered order: while this op runs (its first run, or its second when its block
+  /// is recomputed).
+  struct ProgramPoint {
+    ir::OpId op{};
+  };
+
+  /// The problem as numbers: with `recompute`, every choice of a node in a block comes twice (run
+  /// once or again in the backward pass; index 2c and 2c + 1), equal for all nodes of a block. One
+  /// memory row for each program point.
+  [[nodiscard]] StrategyGraph strategy_graph(bool recompute,
+                                             const std::vector<ProgramPoint>& points) const;
+
+  /// The plan of an assignment (indices as in strategy_graph).
+  [[nodiscard]] plan::Plan to_plan(const std::vector<int>& choice, bool recompute) const;
+
+  /// Blocks that can be recomputed, in order of the graph.
+  [[nodiscard]] const std::vector<std::string>& blocks() const { return blocks_; }
+
+ private:
+  friend class IntraOpBuilder;
+  friend class GraphTables;
+  const ir::Graph* step_ = nullptr;
+  std::shared_ptr<const cost::CostModel> cost_;
+  std::shared_ptr<sharding::Resharder> resharder_;
+  std::vector<IntraOpNode> nodes_;
+  std::vector<IntraOpEdge> edges_;
+  std::vector<std::string> blocks_;
+  std::vector<bool> kept_;  ///< by value: read outside its block, hence never recomputed
+};
+
+/// The classes of dimensions that ops tie together over the whole forward pass, and what they mean.
+/// Expert plans are written in these terms.
+enum class AxisMeaning { kOther, kBatch, kSequence, kTensor };
+/// Meaning of every axis of every forward op, by op id and axis index (empty for other ops).
+/// kBatch: tied to dimension 0 of a user input. kSequence: dimension 1 of a user input or of an
+/// attention query. kTensor: attention heads, and dimensions that one weight matrix makes and the
+/// next contracts, found as in Megatron-LM: walking the weight products in order, the output
+/// dimension of a product is kTensor when its contracted dimension is not.
+[[nodiscard]] std::vector<std::vector<AxisMeaning>> axis_meanings(const ir::Graph& step);
+
+}  // namespace shardplan::problem

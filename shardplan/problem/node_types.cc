@@ -1,0 +1,611 @@
+// What a node may do. Read `op_choices` (a forward op with its tied backward ops) and
+// `parameter_choices` (where a weight, its gradient and its optimizer state live).
+#include "shardplan/problem/node_types.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "shardplan/lower/program.h"
+#include "shardplan/ops/op.h"
+
+namespace shardplan::problem {
+namespace {
+
+using ir::OpId;
+using ir::ValueId;
+using sharding::OpLayouts;
+using sharding::ShardingSpec;
+using sharding::Strategy;
+
+bool is_matmul(const std::string& op) {
+  return op == "einsum" || op == "attention" || op == "attention_backward";
+}
+
+/// In the text of an attribute everything that may change axis maps or work; random seeds do not.
+void print_attributes(std::string& out, const ir::Attributes& attributes) {
+  for (const auto& [name, value] : attributes.entries()) {
+    if (name == "seed") {
+      continue;
+    }
+    out += name;
+    if (const auto* flag = std::get_if<bool>(&value)) {
+      out += *flag ? "+" : "-";
+    } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      fmt::format_to(std::back_inserter(out), "{}", *integer);
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      fmt::format_to(std::back_inserter(out), "{}", *number);
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
+      out += *text;
+    } else {
+      for (const std::int64_t item : std::get<ir::IntList>(value)) {
+        fmt::format_to(std::back_inserter(out), ",{}", item);
+      }
+    }
+    out += ';';
+  }
+}
+
+}  // namespace
+
+NodeTypes::NodeTypes(const ir::Graph& step,
+                     const cost::CostModel& cost,
+                     sharding::Resharder& resharder)
+    : step_(step), cost_(cost), resharder_(resharder) {
+  for (const ir::Write& gradient : step.gradients) {
+    gradient_of_.emplace(gradient.target.value, gradient.value);
+  }
+  for (const ir::Op& op : step.ops()) {
+    const bool constant = std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
+      const ir::ValueKind kind = step.value(input).kind;
+      return kind == ir::ValueKind::kBuffer || kind == ir::ValueKind::kConstant ||
+             constant_.contains(input);
+    });
+    if (constant) {
+      constant_.insert(op.outputs.begin(), op.outputs.end());
+    }
+  }
+}
+
+void NodeTypes::assign(IntraOpNode& node, const ChoiceFilter& filter) {
+  std::string key = signature(node);
+  if (filter.tag) {
+    key += filter.tag(node);
+  }
+  std::shared_ptr<const NodeType>& type = known_[key];
+  if (!type) {
+    auto made = std::make_shared<NodeType>();
+    made->choices =
+        node.kind == IntraOpNode::Kind::kParameter ? parameter_choices(node) : op_choices(node);
+    if (filter.allow) {
+      std::vector<NodeChoice> allowed;
+      std::copy_if(made->choices.begin(),
+                   made->choices.end(),
+                   std::back_inserter(allowed),
+                   [&](const NodeChoice& choice) { return filter.allow(node, choice); });
+      if (!allowed.empty()) {
+        made->choices = std::move(allowed);
+      }
+    }
+    keep_cheapest_of_each_class(made->choices);
+    type = std::move(made);
+  }
+  node.type = type;
+}
+
+std::string NodeTypes::signature(const IntraOpNode& node) const {
+  std::string out = node.kind == IntraOpNode::Kind::kParameter ? "P" : "O";
+  std::unordered_map<std::int32_t, int> local;
+  const auto number = [&](ValueId value) {
+    const auto [it, fresh] = local.emplace(value.value, static_cast<int>(local.size()));
+    fmt::format_to(std::back_inserter(out), "%{}", it->second);
+    if (fresh) {
+      const ir::Value& v = step_.value(value);
+      fmt::format_to(std::back_inserter(out),
+                     "{}k{}t{}",
+                     to_string(v.type),
+                     static_cast<int>(v.kind),
+                     v.trainable);
+    }
+  };
+  if (node.parameter.valid()) {
+    number(node.parameter);
+  }
+  for (const OpId member : node.members) {
+    const ir::Op& op = step_.op(member);
+    fmt::format_to(std::back_inserter(out), "|{}p{}", op.name, static_cast<int>(op.phase));
+    print_attributes(out, op.attributes);
+    for (const ValueId input : op.inputs) {
+      number(input);
+    }
+    out += ">";
+    for (const ValueId output : op.outputs) {
+      number(output);
+    }
+  }
+  for (const Port& port : node.writes) {
+    out += 'w';
+    number(port.value);
+  }
+  for (const Port& port : node.reads) {
+    out += 'r';
+    number(port.value);
+  }
+  out += fixed(node) ? "F" : "";
+  return out;
+}
+
+/// Ops that are not worth cutting run whole on every device.
+bool NodeTypes::fixed(const IntraOpNode& node) const {
+  if (node.kind == IntraOpNode::Kind::kParameter) {
+    return false;
+  }
+  const ir::Op& op = step_.op(node.members.front());
+  if (node.members.size() > 1) {
+    return false;
+  }
+  if (op.phase != ir::Phase::kForward) {
+    return true;
+  }
+  // Index and mask arithmetic, constants, positions.
+  const bool integer_result =
+      std::none_of(op.outputs.begin(), op.outputs.end(), [&](ValueId output) {
+        return ir::is_floating(step_.type(output).dtype);
+      });
+  return integer_result || constant_.contains(op.outputs.front());
+}
+
+NodeTypes::Members NodeTypes::tie(const IntraOpNode& node) const {
+  Members members;
+  std::unordered_map<std::int32_t, ops::DimAxes> dims;  // by value: axes of the forward op
+  std::set<std::int32_t> gradients;
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    members.maps.push_back(ops::axis_map(step_, node.members[m]));
+    const ops::AxisMap& map = members.maps.back();
+    const ir::Op& op = step_.op(node.members[m]);
+    members.tied.emplace_back(map.axes.size(), -1);
+    members.gradient_operands.emplace_back();
+    std::vector<int>& tied = members.tied.back();
+    if (m == 0) {
+      for (std::size_t a = 0; a < tied.size(); ++a) {
+        tied[a] = static_cast<int>(a);
+      }
+    }
+    const auto learn = [&](ValueId value, const ops::DimAxes& own) {
+      const auto it = dims.find(value.value);
+      if (m == 0 || it == dims.end() || it->second.size() != own.size()) {
+        return;
+      }
+      for (std::size_t d = 0; d < own.size(); ++d) {
+        for (std::size_t k = 0; k < own[d].size() && own[d].size() == it->second[d].size(); ++k) {
+          tied[static_cast<std::size_t>(own[d][k])] = it->second[d][k];
+        }
+      }
+    };
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      learn(op.inputs[i], map.inputs[i]);
+    }
+    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+      learn(op.outputs[r], map.results[r]);
+    }
+    const auto teach = [&](ValueId value, const ops::DimAxes& own) {
+      ops::DimAxes forward = own;
+      for (std::vector<int>& dim : forward) {
+        for (int& axis : dim) {
+          axis = tied[static_cast<std::size_t>(axis)];
+        }
+        if (std::find(dim.begin(), dim.end(), -1) != dim.end()) {
+          dim.clear();
+        }
+      }
+      dims.emplace(value.value, std::move(forward));
+    };
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      teach(op.inputs[i], map.inputs[i]);
+      if (m > 0 && (gradients.contains(op.inputs[i].value))) {
+        members.gradient_operands.back().push_back(static_cast<int>(i));
+      }
+    }
+    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+      teach(op.outputs[r], map.results[r]);
+    }
+    if (m == 0) {
+      // The gradient of a value has the dimensions of the value.
+      for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+        if (const auto gradient = gradient_of_.find(op.outputs[r].value);
+            gradient != gradient_of_.end()) {
+          dims.emplace(gradient->second.value, map.results[r]);
+        }
+      }
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+        if (const auto gradient = gradient_of_.find(op.inputs[i].value);
+            gradient != gradient_of_.end()) {
+          dims.emplace(gradient->second.value, map.inputs[i]);
+        }
+      }
+      for (const Port& port : node.reads) {
+        if (step_.op(port.op).phase == ir::Phase::kBackward && is_backward_value(port.value)) {
+          gradients.insert(port.value.value);
+        }
+      }
+    } else {
+      for (const ValueId output : op.outputs) {
+        gradients.insert(output.value);
+      }
+    }
+  }
+  return members;
+}
+
+bool NodeTypes::is_backward_value(ValueId value) const {
+  const OpId producer = step_.value(value).producer;
+  return producer.valid() && step_.op(producer).phase == ir::Phase::kBackward;
+}
+
+/// A partial sum may pass through the forward op if no backward op reads what is partial.
+bool NodeTypes::partial_allowed(const IntraOpNode& node, const ops::PartialRule& rule) const {
+  const ir::Op& forward = step_.op(node.members.front());
+  std::set<std::int32_t> partial;
+  for (const int i : rule.inputs) {
+    partial.insert(forward.inputs[static_cast<std::size_t>(i)].value);
+  }
+  for (const int r : rule.results) {
+    partial.insert(forward.outputs[static_cast<std::size_t>(r)].value);
+  }
+  for (std::size_t m = 1; m < node.members.size(); ++m) {
+    for (const ValueId input : step_.op(node.members[m]).inputs) {
+      if (partial.contains(input.value)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// For mesh axes along which the forward op is replicated, the gradient may pass as a partial sum
+/// through linear backward ops, to be reduced later once: every combination of such axes, as a
+/// Strategy whose entry is 0 (partial) or kNone.
+std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
+                                                   const Strategy& forward,
+                                                   const Members& members) const {
+  std::vector<Strategy> variants{Strategy{}};
+  if (node.members.size() < 2 || is_matmul(step_.op(node.members.front()).name)) {
+    return variants;
+  }
+  for (std::size_t m = 1; m < node.members.size(); ++m) {
+    if (members.gradient_operands[m].empty()) {
+      return variants;
+    }
+  }
+  for (std::size_t axis = 0; axis < cost_.mesh().axes.size(); ++axis) {
+    const int a = static_cast<int>(axis);
+    if (forward.at(a) != Strategy::kNone) {
+      continue;
+    }
+    const std::size_t count = variants.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      Strategy variant = variants[i];
+      variant.set(a, 0);
+      variants.push_back(variant);
+    }
+  }
+  return variants;
+}
+
+std::optional<Strategy> NodeTypes::member_strategy(const Strategy& forward,
+                                                   const Strategy& variant,
+                                                   const Members& members,
+                                                   std::size_t member) const {
+  const ops::AxisMap& map = members.maps[member];
+  Strategy strategy;
+  for (std::size_t x = 0; x < cost_.mesh().axes.size(); ++x) {
+    const int axis = static_cast<int>(x);
+    if (forward.at(axis) >= 0) {
+      const std::vector<int>& tied = members.tied[member];
+      const auto it = std::find(tied.begin(), tied.end(), forward.at(axis));
+      if (it != tied.end()) {
+        strategy.set(axis, static_cast<int>(it - tied.begin()));
+      }
+    } else if (variant.at(axis) == 0) {
+      const auto rule =
+          std::find_if(map.partials.begin(), map.partials.end(), [&](const ops::PartialRule& r) {
+            return r.inputs == members.gradient_operands[member];
+          });
+      if (rule == map.partials.end()) {
+        return std::nullopt;
+      }
+      strategy.set(axis, Strategy::kPartialBase - static_cast<int>(rule - map.partials.begin()));
+    }
+  }
+  return strategy;
+}
+
+std::vector<NodeChoice> NodeTypes::op_choices(const IntraOpNode& node) const {
+  std::vector<NodeChoice> choices;
+  const Members members = tie(node);
+  const bool whole = fixed(node);
+  for (const Strategy& forward :
+       sharding::enumerate_strategies(members.maps.front(), cost_.mesh())) {
+    if (whole && forward != Strategy{}) {
+      break;
+    }
+    bool allowed = true;
+    for (std::size_t x = 0; x < cost_.mesh().axes.size(); ++x) {
+      const int choice = forward.at(static_cast<int>(x));
+      if (choice <= Strategy::kPartialBase) {
+        const auto rule = static_cast<std::size_t>(Strategy::kPartialBase - choice);
+        allowed = allowed && partial_allowed(node, members.maps.front().partials[rule]);
+      }
+    }
+    if (!allowed) {
+      continue;
+    }
+    for (const Strategy& variant : gradient_variants(node, forward, members)) {
+      NodeChoice choice;
+      choice.forward = forward;
+      choice.strategies.push_back(forward);
+      for (std::size_t m = 1; m < node.members.size(); ++m) {
+        if (const auto strategy = member_strategy(forward, variant, members, m)) {
+          choice.strategies.push_back(*strategy);
+        }
+      }
+      if (choice.strategies.size() == node.members.size() && complete(node, members.maps, choice)) {
+        choices.push_back(std::move(choice));
+      }
+    }
+  }
+  SHARDPLAN_CHECK(!choices.empty()) << step_.op(node.members.front()).name << " has no strategy";
+  return choices;
+}
+
+double NodeTypes::repeats(OpId op) const {
+  return step_.op(op).phase == ir::Phase::kUpdate ? 1.0 : static_cast<double>(step_.microbatches);
+}
+
+Seconds NodeTypes::kernel_seconds(OpId id,
+                                  const ops::AxisMap& map,
+                                  const OpLayouts& layouts) const {
+  const ir::Op& op = step_.op(id);
+  if (ops::get(op.name).view) {
+    return 0;
+  }
+  const ops::OpTypes types = ops::op_types(step_, id);
+  ops::Types inputs = types.inputs;
+  ops::Types results = types.results;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].shape = sharding::local_shape(layouts.inputs[i], inputs[i].shape, cost_.mesh());
+  }
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    results[r].shape = sharding::local_shape(layouts.results[r], results[r].shape, cost_.mesh());
+  }
+  cost::Kernel kernel;
+  kernel.op = op.name;
+  kernel.dtype = results.front().dtype;
+  kernel.bytes = lower::memory_traffic(map, inputs, results);
+  kernel.matmul = is_matmul(op.name);
+  const auto flops = ops::get(op.name).flops;
+  kernel.flops = flops != nullptr ? flops(ops::OpView{inputs, results, op.attributes}) : 0;
+  return cost_.kernel(kernel);
+}
+
+bool NodeTypes::complete(const IntraOpNode& node,
+                         const std::vector<ops::AxisMap>& maps,
+                         NodeChoice& choice) const {
+  std::unordered_map<std::int32_t, ShardingSpec> made;
+  choice.layouts.clear();
+  choice.seconds = 0;
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    auto layouts = sharding::layouts(maps[m], choice.strategies[m], cost_.mesh());
+    if (!layouts) {
+      return false;
+    }
+    const ir::Op& op = step_.op(node.members[m]);
+    const Seconds seconds = kernel_seconds(node.members[m], maps[m], *layouts);
+    choice.seconds += seconds * repeats(node.members[m]);
+    if (m == 0 && op.phase == ir::Phase::kForward) {
+      choice.rerun_seconds = seconds * repeats(node.members[m]);
+    }
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      const auto inside = made.find(op.inputs[i].value);
+      if (inside == made.end() || inside->second == layouts->inputs[i]) {
+        continue;
+      }
+      const sharding::ReshardPath& path =
+          resharder_.path(inside->second, layouts->inputs[i], step_.type(op.inputs[i]));
+      if (!path.possible) {
+        return false;
+      }
+      choice.seconds += path.price * repeats(node.members[m]);
+    }
+    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+      made[op.outputs[r].value] = layouts->results[r];
+    }
+    choice.layouts.push_back(std::move(*layouts));
+  }
+  const auto member_of = [&](OpId op) {
+    return static_cast<std::size_t>(std::find(node.members.begin(), node.members.end(), op) -
+                                    node.members.begin());
+  };
+  choice.reads.clear();
+  choice.writes.clear();
+  for (const Port& port : node.reads) {
+    choice.reads.push_back(
+        choice.layouts[member_of(port.op)].inputs[static_cast<std::size_t>(port.slot)]);
+  }
+  for (const Port& port : node.writes) {
+    choice.writes.push_back(
+        port.op.valid()
+            ? choice.layouts[member_of(port.op)].results[static_cast<std::size_t>(port.slot)]
+            : choice.stored);
+  }
+  return true;
+}
+
+/// Choices with equal layouts at the boundary are one class; only the fastest stays.
+void NodeTypes::keep_cheapest_of_each_class(std::vector<NodeChoice>& choices) const {
+  using Boundary = std::tuple<std::vector<ShardingSpec>,
+                              std::vector<ShardingSpec>,
+                              ShardingSpec,
+                              ShardingSpec,
+                              ShardingSpec>;
+  std::map<Boundary, std::size_t> best;
+  std::vector<NodeChoice> kept;
+  for (NodeChoice& choice : choices) {
+    const auto [it, fresh] = best.emplace(
+        Boundary{choice.reads, choice.writes, choice.stored, choice.accumulated, choice.state},
+        kept.size());
+    if (fresh) {
+      kept.push_back(std::move(choice));
+    } else if (choice.seconds < kept[it->second].seconds) {
+      kept[it->second] = std::move(choice);
+    }
+  }
+  choices = std::move(kept);
+}
+
+namespace {
+
+/// What one mesh axis does with a parameter: the dimension that it cuts of the stored value, of the
+/// gradient sum, and of the optimizer state.
+struct ParameterCut {
+  static constexpr int kWhole = -1;
+  static constexpr int kPartial = -2;
+  int stored;
+  int accumulated;
+  int state;
+};
+
+void apply(ShardingSpec& spec, int axis, int cut) {
+  if (cut >= 0) {
+    spec.shard(cut, axis);
+  } else if (cut == ParameterCut::kPartial) {
+    spec.make_partial(axis, sharding::Reduction::kSum);
+  }
+}
+
+std::vector<ParameterCut> parameter_cuts(std::int64_t rank, bool trained, bool accumulates) {
+  std::vector<ParameterCut> cuts{{-1, -1, -1}};
+  if (trained && accumulates) {
+    cuts.push_back({-1, ParameterCut::kPartial, -1});
+  }
+  for (int d = 0; d < rank; ++d) {
+    cuts.push_back({d, d, d});
+    if (trained) {
+      cuts.push_back({-1, d, d});
+      if (accumulates) {
+        cuts.push_back({-1, ParameterCut::kPartial, d});
+      }
+    }
+  }
+  return cuts;
+}
+
+/// The strategy under which operand `slot` of an op has the layout `target`, one op axis a
+/// dimension.
+Strategy strategy_for(const ops::AxisMap& map,
+                      std::size_t slot,
+                      const ShardingSpec& target,
+                      std::size_t mesh_axes) {
+  Strategy strategy;
+  for (std::size_t x = 0; x < mesh_axes; ++x) {
+    const int axis = static_cast<int>(x);
+    if (const int dim = target.dim_of(axis); dim >= 0) {
+      const std::vector<int>& axes = map.inputs[slot][static_cast<std::size_t>(dim)];
+      if (!axes.empty()) {
+        strategy.set(axis, axes.front());
+      }
+    } else if (target.is_partial(axis)) {
+      const int wanted = static_cast<int>(slot);
+      for (std::size_t r = 0; r < map.partials.size(); ++r) {
+        const std::vector<int>& inputs = map.partials[r].inputs;
+        if (std::find(inputs.begin(), inputs.end(), wanted) != inputs.end()) {
+          strategy.set(axis, Strategy::kPartialBase - static_cast<int>(r));
+          break;
+        }
+      }
+    }
+  }
+  return strategy;
+}
+
+}  // namespace
+
+std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node) const {
+  const ir::TensorType& type = step_.type(node.parameter);
+  const std::size_t axes = cost_.mesh().axes.size();
+  const bool accumulates = step_.microbatches > 1;
+  std::vector<ops::AxisMap> maps;
+  for (const OpId member : node.members) {
+    maps.push_back(ops::axis_map(step_, member));
+  }
+  const std::vector<ParameterCut> cuts =
+      parameter_cuts(type.rank(), !node.members.empty(), accumulates);
+  std::vector<NodeChoice> choices;
+  std::vector<std::size_t> digit(axes, 0);
+  while (true) {
+    NodeChoice choice;
+    for (std::size_t x = 0; x < axes; ++x) {
+      const ParameterCut& cut = cuts[digit[x]];
+      apply(choice.stored, static_cast<int>(x), cut.stored);
+      apply(choice.accumulated, static_cast<int>(x), cut.accumulated);
+      apply(choice.state, static_cast<int>(x), cut.state);
+    }
+    if (parameter_choice(node, maps, choice)) {
+      choices.push_back(std::move(choice));
+    }
+    std::size_t x = 0;
+    while (x < axes && ++digit[x] == cuts.size()) {
+      digit[x++] = 0;
+    }
+    if (x == axes) {
+      return choices;
+    }
+  }
+}
+
+bool NodeTypes::parameter_choice(const IntraOpNode& node,
+                                 const std::vector<ops::AxisMap>& maps,
+                                 NodeChoice& choice) const {
+  const ir::TensorType& type = step_.type(node.parameter);
+  for (const ShardingSpec* spec : {&choice.stored, &choice.accumulated, &choice.state}) {
+    if (!sharding::divides(*spec, type.shape, cost_.mesh())) {
+      return false;
+    }
+  }
+  bool reads_stored = false;
+  bool accumulates = false;
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    const ir::Op& op = step_.op(node.members[m]);
+    const bool update = op.phase == ir::Phase::kUpdate;
+    accumulates = accumulates || op.name == "accumulate";
+    const ShardingSpec& target =
+        update || step_.microbatches == 1 ? choice.state : choice.accumulated;
+    Strategy strategy;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      reads_stored = reads_stored || op.inputs[i] == node.parameter;
+      if (step_.type(op.inputs[i]).shape == type.shape && strategy == Strategy{}) {
+        strategy = strategy_for(maps[m], i, target, cost_.mesh().axes.size());
+      }
+    }
+    choice.strategies.push_back(strategy);
+  }
+  if (!complete(node, maps, choice)) {
+    return false;
+  }
+  const auto move = [&](const ShardingSpec& from, const ShardingSpec& to) {
+    const sharding::ReshardPath& path = resharder_.path(from, to, type);
+    choice.seconds += path.price;
+    return path.possible;
+  };
+  if (node.members.empty()) {
+    return true;
+  }
+  // complete() has priced the way from the gradient sum to the state's layout (both are inside).
+  return (!reads_stored || move(choice.stored, choice.state)) && move(choice.state, choice.stored);
+}
+
+}  // namespace shardplan::problem
