@@ -256,7 +256,7 @@ double GraphTables::change_seconds(const IntraOpEdge& edge,
       problem_.nodes_[producer].writes[static_cast<std::size_t>(edge.write)].value;
   const ir::TensorType& type = step_.type(value);
   const auto price = [&](const ShardingSpec& to) {
-    const sharding::ReshardPath& path = problem_.resharder_->path(from, to, type);
+    const sharding::ReshardCost path = problem_.resharder_->cost(from, to, type);
     return path.possible ? path.price : std::numeric_limits<double>::infinity();
   };
   const std::vector<ShardingSpec> forward = distinct(reads, facts.phases, true, false);

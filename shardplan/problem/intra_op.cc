@@ -251,6 +251,21 @@ Result<IntraOpProblem> IntraOpProblem::build(const ir::Graph& step,
   return problem;
 }
 
+IntraOpProblem::ProgramPoint IntraOpProblem::point_of(OpId op, bool recompute) const {
+  if (!recompute) {
+    return {op};
+  }
+  const std::string_view block = plan::block_of(step_->op(op).layer);
+  for (std::size_t i = 0; i < step_->ops().size(); ++i) {
+    const ir::Op& candidate = step_->ops()[i];
+    if (candidate.phase == Phase::kBackward && candidate.source.valid() &&
+        plan::block_of(step_->op(candidate.source).layer) == block) {
+      return {OpId(i)};
+    }
+  }
+  return {op};
+}
+
 plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recompute) const {
   plan::Plan plan;
   plan.cluster = cost_->cluster();

@@ -95,6 +95,10 @@ class IntraOpProblem {
     ir::OpId op{};
   };
 
+  /// The program point of an op's run; the second run of a forward op is accounted at the first
+  /// backward op of its block.
+  [[nodiscard]] ProgramPoint point_of(ir::OpId op, bool recompute) const;
+
   /// The problem as numbers: with `recompute`, every choice of a node in a block comes twice (run
   /// once or again in the backward pass; index 2c and 2c + 1), equal for all nodes of a block. One
   /// memory row for each program point.

@@ -384,7 +384,10 @@ Seconds NodeTypes::kernel_seconds(OpId id,
   }
   cost::Kernel kernel;
   kernel.op = op.name;
-  kernel.dtype = results.front().dtype;
+  const auto floating = std::find_if(inputs.begin(), inputs.end(), [](const ir::TensorType& type) {
+    return ir::is_floating(type.dtype);
+  });
+  kernel.dtype = floating == inputs.end() ? results.front().dtype : floating->dtype;
   kernel.bytes = lower::memory_traffic(map, inputs, results);
   kernel.matmul = is_matmul(op.name);
   const auto flops = ops::get(op.name).flops;
@@ -414,8 +417,8 @@ bool NodeTypes::complete(const IntraOpNode& node,
       if (inside == made.end() || inside->second == layouts->inputs[i]) {
         continue;
       }
-      const sharding::ReshardPath& path =
-          resharder_.path(inside->second, layouts->inputs[i], step_.type(op.inputs[i]));
+      const sharding::ReshardCost path =
+          resharder_.cost(inside->second, layouts->inputs[i], step_.type(op.inputs[i]));
       if (!path.possible) {
         return false;
       }
@@ -597,7 +600,7 @@ bool NodeTypes::parameter_choice(const IntraOpNode& node,
     return false;
   }
   const auto move = [&](const ShardingSpec& from, const ShardingSpec& to) {
-    const sharding::ReshardPath& path = resharder_.path(from, to, type);
+    const sharding::ReshardCost path = resharder_.cost(from, to, type);
     choice.seconds += path.price;
     return path.possible;
   };

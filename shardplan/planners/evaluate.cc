@@ -1,0 +1,109 @@
+#include "shardplan/planners/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shardplan/lower/program.h"
+#include "shardplan/ops/op.h"
+#include "shardplan/support/text.h"
+
+namespace shardplan::planners {
+
+Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step) {
+  const cost::CostModel cost(plan.cluster, plan.mesh);
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const lower::Program program,
+      lower::lower(step, plan, [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
+        return cost.reshard_step(move, type);
+      }));
+  sim::SimOptions options;
+  options.overlap = !plan.cluster.local;
+  Candidate candidate;
+  candidate.simulation = sim::simulate(program, step, cost, options);
+  plan.prediction.step_seconds = candidate.simulation.step_seconds;
+  plan.prediction.additive_seconds = candidate.simulation.additive_seconds;
+  plan.prediction.peak_bytes = candidate.simulation.peak_bytes;
+  candidate.plan = std::move(plan);
+  return candidate;
+}
+
+Bytes memory_limit(const PlanRequest& request) {
+  return request.memory_limit > 0 ? request.memory_limit : request.cluster.device.memory;
+}
+
+std::size_t pick(const std::vector<Candidate>& candidates, Bytes limit) {
+  std::size_t best = 0;
+  const auto fits = [&](std::size_t i) { return candidates[i].simulation.peak_bytes <= limit; };
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    const bool better = fits(i) ? !fits(best) || candidates[i].simulation.step_seconds <
+                                                     candidates[best].simulation.step_seconds
+                                : !fits(best) && candidates[i].simulation.peak_bytes <
+                                                     candidates[best].simulation.peak_bytes;
+    if (better) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+namespace {
+
+std::string infeasible_text(const Candidate& least, Bytes limit) {
+  const sim::MemoryBreakdown& at = least.simulation.at_peak;
+  const Bytes missing = least.simulation.peak_bytes - limit;
+  std::string out = fmt::format(
+      "no plan found fits {} a device: the smallest needs {} ({} more): parameters {}, gradients "
+      "{}, "
+      "optimizer {}, activations {}, inputs {}, temporary {}",
+      human_bytes(limit),
+      human_bytes(least.simulation.peak_bytes),
+      human_bytes(missing),
+      human_bytes(at.parameters),
+      human_bytes(at.gradients),
+      human_bytes(at.optimizer),
+      human_bytes(at.activations),
+      human_bytes(at.inputs),
+      human_bytes(at.temporary));
+  const bool states = at.parameters + at.gradients + at.optimizer > at.activations + at.temporary;
+  out += states ? "; more devices or a smaller optimizer would help"
+                : "; a smaller batch, more microbatches or more devices would help";
+  return out;
+}
+
+}  // namespace
+
+PlanResult conclude(const PlanRequest& request,
+                    std::string_view planner,
+                    std::vector<Candidate> candidates,
+                    double lower_bound,
+                    const Budget& budget) {
+  PlanResult result;
+  result.limit = budget.limit();
+  if (candidates.empty()) {
+    result.explanation = "the search ended before it found a plan";
+    return result;
+  }
+  const Bytes limit = memory_limit(request);
+  Candidate& best = candidates[pick(candidates, limit)];
+  plan::Prediction& prediction = best.plan.prediction;
+  prediction.lower_bound_seconds = lower_bound;
+  prediction.gap =
+      lower_bound > 0 ? std::max(0.0, prediction.additive_seconds / lower_bound - 1) : 0;
+  prediction.memory_limit = limit;
+  prediction.search_seconds = budget.watch().seconds();
+  best.plan.planner = planner;
+  best.plan.recipe = request.recipe;
+  if (best.simulation.peak_bytes > limit) {
+    result.status = SearchStatus::kInfeasible;
+    result.explanation = infeasible_text(best, limit);
+  } else {
+    const bool proven = lower_bound > 0 && prediction.gap <= 1e-4;
+    result.status = proven ? SearchStatus::kOptimal : SearchStatus::kFeasible;
+  }
+  result.best = std::move(best.plan);
+  result.simulation = std::move(best.simulation);
+  return result;
+}
+
+}  // namespace shardplan::planners

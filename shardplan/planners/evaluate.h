@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "shardplan/cost/cost_model.h"
+#include "shardplan/planners/planner.h"
+#include "shardplan/problem/intra_op.h"
+
+namespace shardplan::planners {
+
+/// A plan with what the simulator says of it.
+struct Candidate {
+  plan::Plan plan{};
+  sim::Simulation simulation{};
+};
+
+/// The step as lowered and simulated on the plan's cluster and mesh; fills the plan's prediction
+/// (times and peak). A cluster of local processes runs collectives in line, all others overlap
+/// them.
+[[nodiscard]] Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step);
+
+/// Limit of a request: what was asked for, or the device's memory.
+[[nodiscard]] Bytes memory_limit(const PlanRequest& request);
+
+/// Seconds since construction.
+class Stopwatch {
+ public:
+  [[nodiscard]] Seconds seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Stops a search at the request's time limit or when it is interrupted.
+class Budget {
+ public:
+  explicit Budget(const PlanRequest& request) : request_(request) {}
+  [[nodiscard]] bool exhausted() const { return limit() != SearchLimit::kNone; }
+  [[nodiscard]] SearchLimit limit() const {
+    if (request_.control.interrupted()) {
+      return SearchLimit::kInterrupted;
+    }
+    const bool late = request_.time_limit > 0 && watch_.seconds() > request_.time_limit;
+    return late ? SearchLimit::kTime : SearchLimit::kNone;
+  }
+  [[nodiscard]] const Stopwatch& watch() const { return watch_; }
+
+ private:
+  const PlanRequest& request_;
+  Stopwatch watch_;
+};
+
+/// Of the candidates within the limit the one with the least simulated time (ties: the earlier),
+/// else the one of least memory. Index into `candidates`, which must not be empty.
+[[nodiscard]] std::size_t pick(const std::vector<Candidate>& candidates, Bytes limit);
+
+/// Completes a result from its candidates: the pick, status, and, where nothing fits, what is
+/// missing.
+[[nodiscard]] PlanResult conclude(const PlanRequest& request,
+                                  std::string_view planner,
+                                  std::vector<Candidate> candidates,
+                                  double lower_bound,
+                                  const Budget& budget);
+
+}  // namespace shardplan::planners

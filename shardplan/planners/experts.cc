@@ -1,0 +1,195 @@
+// Expert plans as restrictions of the intra-operator problem. Read `ExpertFilter::allow`.
+#include "shardplan/planners/experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "shardplan/ops/op.h"
+#include "shardplan/problem/intra_op.h"
+
+namespace shardplan::planners {
+namespace {
+
+using problem::AxisMeaning;
+using problem::IntraOpNode;
+using problem::NodeChoice;
+using sharding::Strategy;
+
+class ExpertFilter {
+ public:
+  ExpertFilter(const ir::Graph& step, const ExpertRule& rule, const cluster::DeviceMesh& mesh)
+      : step_(step), rule_(rule), mesh_(mesh), meanings_(problem::axis_meanings(step)) {}
+
+  [[nodiscard]] bool allow(const IntraOpNode& node, const NodeChoice& choice) const {
+    for (std::size_t x = 0; x < mesh_.axes.size(); ++x) {
+      const int axis = static_cast<int>(x);
+      const bool data = mesh_.axes[x].name == "data";
+      const bool ok = node.kind == IntraOpNode::Kind::kParameter
+                          ? (data ? data_parameter(node, choice, axis)
+                                  : choice.stored.dim_of(axis) == choice.state.dim_of(axis))
+                          : (data ? data_op(node, choice, axis) : tensor_op(node, choice, axis));
+      if (!ok) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// The meanings of a node's axes decide; nodes that look alike may differ in them.
+  [[nodiscard]] std::string tag(const IntraOpNode& node) const {
+    std::string out;
+    if (node.kind == IntraOpNode::Kind::kOp) {
+      for (const AxisMeaning meaning : meanings_[node.members[0].index()]) {
+        out += static_cast<char>('0' + static_cast<int>(meaning));
+      }
+    }
+    return out;
+  }
+
+ private:
+  /// The node's axis with this meaning that the mesh axis can cut evenly; -1 when there is none.
+  [[nodiscard]] int axis_with(const IntraOpNode& node, AxisMeaning meaning, int mesh_axis) const {
+    const std::vector<AxisMeaning>& meanings = meanings_[node.members[0].index()];
+    const auto it = std::find(meanings.begin(), meanings.end(), meaning);
+    if (it == meanings.end()) {
+      return -1;
+    }
+    const auto axis = static_cast<std::size_t>(it - meanings.begin());
+    const ops::AxisMap map = ops::axis_map(step_, node.members[0]);
+    const std::int64_t size = mesh_.axes[static_cast<std::size_t>(mesh_axis)].size;
+    return map.axes[axis].size % size == 0 ? static_cast<int>(axis) : -1;
+  }
+
+  [[nodiscard]] bool data_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
+    const int batch = axis_with(node, AxisMeaning::kBatch, axis);
+    const int chosen = choice.forward.at(axis);
+    return batch >= 0 ? chosen == batch : chosen < 0;
+  }
+
+  [[nodiscard]] bool tensor_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
+    const int chosen = choice.forward.at(axis);
+    const int tensor = axis_with(node, AxisMeaning::kTensor, axis);
+    if (tensor >= 0) {
+      return chosen == tensor;
+    }
+    const int sequence = axis_with(node, AxisMeaning::kSequence, axis);
+    return chosen < 0 || chosen == sequence;
+  }
+
+  [[nodiscard]] bool data_parameter(const IntraOpNode& node,
+                                    const NodeChoice& choice,
+                                    int axis) const {
+    const ir::Shape& shape = step_.type(node.parameter).shape;
+    const std::int64_t size = mesh_.axes[static_cast<std::size_t>(axis)].size;
+    const bool divisible = std::any_of(
+        shape.begin(), shape.end(), [&](std::int64_t extent) { return extent % size == 0; });
+    const int stored = choice.stored.dim_of(axis);
+    const int state = choice.state.dim_of(axis);
+    const int summed = choice.accumulated.dim_of(axis);
+    // What does not divide stays whole, as in a stage of lower ZeRO.
+    if (rule_.zero == ZeroStage::kNone || !divisible) {
+      return stored < 0 && state < 0;
+    }
+    switch (rule_.zero) {
+      case ZeroStage::kNone:
+        break;
+      case ZeroStage::kOptimizer:
+        return stored < 0 && state >= 0 && (summed < 0 || step_.microbatches == 1);
+      case ZeroStage::kGradients:
+        return stored < 0 && state >= 0 && summed >= 0;
+      case ZeroStage::kParameters:
+        return stored >= 0;
+    }
+    return false;
+  }
+
+  const ir::Graph& step_;
+  const ExpertRule& rule_;
+  const cluster::DeviceMesh& mesh_;
+  std::vector<std::vector<AxisMeaning>> meanings_;
+};
+
+/// The assignment in which every block runs again in the backward pass.
+std::vector<int> with_recompute(const problem::IntraOpProblem& problem, std::vector<int> choice) {
+  for (std::size_t n = 0; n < choice.size(); ++n) {
+    if (!problem.nodes()[n].block.empty()) {
+      choice[n] = 2 * choice[n] + 1;
+    }
+  }
+  return choice;
+}
+
+}  // namespace
+
+const std::vector<ExpertRule>& expert_rules() {
+  static const std::vector<ExpertRule> kRules{
+      {"dp", true, false, ZeroStage::kNone},
+      {"zero1", true, false, ZeroStage::kOptimizer},
+      {"zero2", true, false, ZeroStage::kGradients},
+      {"zero3", true, false, ZeroStage::kParameters},
+      {"megatron", false, true, ZeroStage::kNone},
+      {"megatron_dp", true, true, ZeroStage::kNone},
+      {"megatron_zero1", true, true, ZeroStage::kOptimizer},
+      {"megatron_zero3", true, true, ZeroStage::kParameters},
+  };
+  return kRules;
+}
+
+std::vector<cluster::DeviceMesh> expert_meshes(const ExpertRule& rule, std::int64_t devices) {
+  std::vector<cluster::DeviceMesh> meshes;
+  if (devices == 1) {
+    meshes.push_back(cluster::DeviceMesh{});
+  } else if (!rule.tensor) {
+    meshes.push_back(cluster::DeviceMesh{{{"data", devices}}});
+  } else if (!rule.data) {
+    meshes.push_back(cluster::DeviceMesh{{{"tensor", devices}}});
+  } else {
+    for (std::int64_t tensor = 2; tensor < devices; ++tensor) {
+      if (devices % tensor == 0) {
+        meshes.push_back(cluster::DeviceMesh{{{"data", devices / tensor}, {"tensor", tensor}}});
+      }
+    }
+    if (meshes.empty()) {
+      meshes.push_back(cluster::DeviceMesh{{{"data", devices}}});
+    }
+  }
+  return meshes;
+}
+
+Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
+                                            const ExpertRule& rule,
+                                            const cluster::DeviceMesh& mesh) {
+  const ExpertFilter expert(request.step, rule, mesh);
+  problem::ChoiceFilter filter;
+  filter.allow = [&](const IntraOpNode& node, const NodeChoice& choice) {
+    return expert.allow(node, choice);
+  };
+  filter.tag = [&](const IntraOpNode& node) { return expert.tag(node); };
+  const cost::CostModel cost(request.cluster, mesh);
+  SHARDPLAN_ASSIGN_OR_RETURN(const problem::IntraOpProblem problem,
+                             problem::IntraOpProblem::build(request.step, cost, filter));
+  solvers::Elimination elimination;
+  const problem::StrategyGraph graph = problem.strategy_graph(false, {});
+  const auto outcome = elimination.minimise(graph.problem.objective);
+  if (!outcome.solved) {
+    return unsupported(fmt::format("{}: the model's graph is too entangled to plan", rule.name));
+  }
+  std::vector<Candidate> candidates;
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      Candidate plain, evaluate(problem.to_plan(outcome.solution.choice, false), request.step));
+  const bool fits = plain.simulation.peak_bytes <= memory_limit(request);
+  candidates.push_back(std::move(plain));
+  if (!fits && !problem.blocks().empty()) {
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        Candidate again,
+        evaluate(problem.to_plan(with_recompute(problem, outcome.solution.choice), true),
+                 request.step));
+    candidates.push_back(std::move(again));
+  }
+  return candidates;
+}
+
+}  // namespace shardplan::planners

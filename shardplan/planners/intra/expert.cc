@@ -1,0 +1,86 @@
+#include "shardplan/planners/intra/expert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "shardplan/planners/experts.h"
+
+namespace shardplan::planners {
+namespace {
+
+template <std::size_t Index>
+Result<PlanResult> plan_expert(const PlanRequest& request) {
+  const ExpertRule& rule = expert_rules()[Index];
+  const Budget budget(request);
+  std::vector<cluster::DeviceMesh> meshes = expert_meshes(rule, request.cluster.device_count());
+  if (request.mesh) {
+    meshes = {*request.mesh};
+    for (const cluster::MeshAxis& axis : request.mesh->axes) {
+      if (axis.name != "data" && axis.name != "tensor") {
+        return invalid_input(fmt::format(
+            "planner {} knows the mesh axes data and tensor, not '{}'", rule.name, axis.name));
+      }
+    }
+  }
+  std::vector<Candidate> candidates;
+  for (const cluster::DeviceMesh& mesh : meshes) {
+    if (budget.exhausted() && !candidates.empty()) {
+      break;
+    }
+    SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Candidate> plans, expert_plans(request, rule, mesh));
+    std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
+  }
+  return conclude(request, rule.name, std::move(candidates), 0, budget);
+}
+
+}  // namespace
+
+std::vector<PlannerInfo> expert_planners() {
+  return {
+      {"dp",
+       "Data parallelism (all-reduced gradients)",
+       2012,
+       "the batch over all devices, everything else whole",
+       plan_expert<0>},
+      {"zero1",
+       "Rajbhandari et al., ZeRO, SC 2020",
+       2020,
+       "data parallel, optimizer state cut",
+       plan_expert<1>},
+      {"zero2",
+       "Rajbhandari et al., ZeRO, SC 2020",
+       2020,
+       "data parallel, optimizer state and gradients cut",
+       plan_expert<2>},
+      {"zero3",
+       "Rajbhandari et al., ZeRO, SC 2020; FSDP",
+       2020,
+       "data parallel, optimizer state, gradients and parameters cut",
+       plan_expert<3>},
+      {"megatron",
+       "Shoeybi et al. 2019; Korthikanti et al. 2022",
+       2019,
+       "tensor parallel with sequence parallelism over all devices",
+       plan_expert<4>},
+      {"megatron_dp",
+       "Narayanan et al., SC 2021",
+       2021,
+       "data × tensor parallel, best 2-D mesh",
+       plan_expert<5>},
+      {"megatron_zero1",
+       "Narayanan et al., SC 2021; ZeRO",
+       2021,
+       "data × tensor parallel, optimizer state cut",
+       plan_expert<6>},
+      {"megatron_zero3",
+       "Narayanan et al., SC 2021; ZeRO",
+       2021,
+       "data × tensor parallel, parameters cut",
+       plan_expert<7>},
+  };
+}
+
+}  // namespace shardplan::planners

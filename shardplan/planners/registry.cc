@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "shardplan/planners/intra/expert.h"
+#include "shardplan/planners/intra/map2023.h"
+#include "shardplan/planners/planner.h"
+#include "shardplan/support/text.h"
+
+namespace shardplan::planners {
+
+const std::vector<PlannerInfo>& registry() {
+  static const std::vector<PlannerInfo> kPlanners = [] {
+    std::vector<PlannerInfo> planners{map_planner()};
+    const std::vector<PlannerInfo> experts = expert_planners();
+    planners.insert(planners.end(), experts.begin(), experts.end());
+    return planners;
+  }();
+  return kPlanners;
+}
+
+Result<const PlannerInfo*> find_planner(std::string_view name) {
+  std::vector<std::string> names;
+  for (const PlannerInfo& planner : registry()) {
+    if (planner.name == name) {
+      return &planner;
+    }
+    names.emplace_back(planner.name);
+  }
+  const std::string close = suggest(name, names);
+  return Error{ErrorCode::kNotFound,
+               fmt::format("unknown planner '{}'{}",
+                           name,
+                           close.empty() ? "" : fmt::format("; did you mean '{}'?", close)),
+               {},
+               {"list them with: shardplan planners"}};
+}
+
+}  // namespace shardplan::planners
