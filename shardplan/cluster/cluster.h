@@ -44,6 +44,7 @@ struct LinkLevel {
   /// Measured (probe): by collective name, seconds by the bytes of the full (gathered, reduced)
   /// tensor, over all devices of the level. Empty = alpha-beta formulas.
   std::map<std::string, std::vector<CurvePoint>> collective_curves{};
+  double efficiency = 1.0;  ///< reachable part of bandwidth
   bool operator==(const LinkLevel&) const = default;
 };
 

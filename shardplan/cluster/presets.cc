@@ -10,8 +10,8 @@
 #include "shardplan/cluster/cluster.h"
 #include "shardplan/support/text.h"
 
-// Rates are the peaks of the makers' data sheets; matmul_efficiency, memory_efficiency and
-// kernel_overhead are the reachable parts.
+// Rates are the peaks of the makers' data sheets; the efficiencies and kernel_overhead say what of
+// them is reachable.
 //   A100: NVIDIA A100 Tensor Core GPU data sheet (SXM4 80 GB, and PCIe 80 GB for pairs8);
 //         DGX A100 data sheet: NVSwitch, 8 ConnectX HDR adapters (200 Gbit/s) for 8 GPUs.
 //   H100: NVIDIA H100 data sheet (SXM5, dense rates); DGX H100: 8 ConnectX-7 (400 Gbit/s).
@@ -68,30 +68,32 @@ Device v100_sxm() {
   return d;
 }
 
-LinkLevel link(std::string name, std::int64_t fanout, double bandwidth, Seconds latency) {
+LinkLevel link(
+    std::string name, std::int64_t fanout, double bandwidth, double efficiency, Seconds latency) {
   LinkLevel level;
   level.name = std::move(name);
   level.fanout = fanout;
   level.bandwidth = bandwidth;
+  level.efficiency = efficiency;
   level.latency = latency;
   return level;
 }
 
 Cluster make_8xa100(std::int64_t /*count*/) {
-  return {"8xA100-80GB", a100_sxm(), {link("NVLink", 8, 300e9, 2e-6)}, false};
+  return {"8xA100-80GB", a100_sxm(), {link("NVLink", 8, 300e9, 0.63, 2e-6)}, false};
 }
 
 Cluster make_dgx_a100(std::int64_t nodes) {
   return {"dgx-a100:" + std::to_string(nodes),
           a100_sxm(),
-          {link("InfiniBand", nodes, 25e9, 5e-6), link("NVLink", 8, 300e9, 2e-6)},
+          {link("InfiniBand", nodes, 25e9, 0.75, 5e-6), link("NVLink", 8, 300e9, 0.63, 2e-6)},
           false};
 }
 
 Cluster make_dgx_h100(std::int64_t nodes) {
   return {"dgx-h100:" + std::to_string(nodes),
           h100_sxm(),
-          {link("InfiniBand", nodes, 50e9, 5e-6), link("NVLink", 8, 450e9, 2e-6)},
+          {link("InfiniBand", nodes, 50e9, 0.75, 5e-6), link("NVLink", 8, 450e9, 0.63, 2e-6)},
           false};
 }
 
@@ -99,15 +101,17 @@ Cluster make_dgx_h100(std::int64_t nodes) {
 Cluster make_p3(std::int64_t nodes) {
   return {"p3.16xlarge:" + std::to_string(nodes),
           v100_sxm(),
-          {link("Ethernet", nodes, 25e9 / 8 / 8, 30e-6), link("NVLink", 8, 150e9, 3e-6)},
+          {link("Ethernet", nodes, 25e9 / 8 / 8, 0.8, 30e-6), link("NVLink", 8, 150e9, 0.8, 3e-6)},
           false};
 }
 
 /// Pair and cross-pair rates as measured on such a box by the alpha-beta detector of MAP's
 /// authors (ColossalAI): 211 GB/s within a pair, 14 GB/s across, alpha about 19 µs across.
 Cluster make_pairs8(std::int64_t /*count*/) {
-  return {
-      "pairs8", a100_pcie(), {link("PCIe", 4, 14e9, 19e-6), link("NVLink", 2, 211e9, 5e-6)}, false};
+  return {"pairs8",
+          a100_pcie(),
+          {link("PCIe", 4, 14e9, 1, 19e-6), link("NVLink", 2, 211e9, 1, 5e-6)},
+          false};
 }
 
 std::int64_t core_count() {
@@ -139,7 +143,7 @@ Cluster make_local(std::int64_t processes) {
   d.kernel_overhead = 5e-6;
   return {"local:" + std::to_string(processes),
           std::move(d),
-          {link("loopback", processes, 2e9 * std::sqrt(share), 60e-6)},
+          {link("loopback", processes, 2e9 * std::sqrt(share), 1, 60e-6)},
           true};
 }
 

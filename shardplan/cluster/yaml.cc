@@ -255,13 +255,14 @@ Result<std::int64_t> read_fanout(const Reader& reader) {
 }
 
 Result<LinkLevel> read_level(const Reader& reader, std::size_t index) {
-  SHARDPLAN_RETURN_IF_ERROR(
-      reader.expect_map({"name", "fanout", "bandwidth", "latency", "collective_curves"}));
+  SHARDPLAN_RETURN_IF_ERROR(reader.expect_map(
+      {"name", "fanout", "bandwidth", "efficiency", "latency", "collective_curves"}));
   LinkLevel level;
   level.name = fmt::format("level {}", index);
   SHARDPLAN_RETURN_IF_ERROR(reader.optional_text("name", level.name));
   SHARDPLAN_ASSIGN_OR_RETURN(level.fanout, read_fanout(reader));
   SHARDPLAN_ASSIGN_OR_RETURN(level.bandwidth, reader.number("bandwidth", kRate));
+  SHARDPLAN_RETURN_IF_ERROR(reader.optional_number("efficiency", kEfficiency, level.efficiency));
   SHARDPLAN_ASSIGN_OR_RETURN(level.latency, reader.number("latency", kLatency));
   if (reader.has("collective_curves")) {
     SHARDPLAN_ASSIGN_OR_RETURN(level.collective_curves,
@@ -405,6 +406,7 @@ std::string to_yaml(const Cluster& cluster) {
     emit_text(out, "name", level.name);
     out << YAML::Key << "fanout" << YAML::Value << level.fanout;
     emit_number(out, "bandwidth", level.bandwidth);
+    emit_number(out, "efficiency", level.efficiency);
     emit_number(out, "latency", level.latency);
     emit_curves(out, "collective_curves", level.collective_curves);
     out << YAML::EndMap;

@@ -164,7 +164,7 @@ std::vector<std::int64_t> axis_shares(const cluster::Cluster& cluster,
 }
 
 Links links_of(const cluster::LinkLevel& level, double n) {
-  return {n, level.latency, 1 / level.bandwidth};
+  return {n, level.latency, 1 / (level.bandwidth * level.efficiency)};
 }
 
 }  // namespace

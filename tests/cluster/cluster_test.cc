@@ -85,6 +85,7 @@ levels:
   - name: net
     fanout: 2
     bandwidth: 1e9
+    efficiency: 0.9
     latency: 1e-5
     collective_curves:
       all_reduce: [[1024, 1e-4], [1048576, 1e-2]]
@@ -112,6 +113,8 @@ TEST(ClusterYaml, ReadsEveryField) {
   EXPECT_EQ(read->device.memory_curve.size(), 2U);
   EXPECT_EQ(read->device_count(), 8);
   EXPECT_EQ(read->levels[0].collective_curves.at("all_reduce")[0], (CurvePoint{1024, 1e-4}));
+  EXPECT_EQ(read->levels[0].efficiency, 0.9);
+  EXPECT_EQ(read->levels[1].efficiency, 1.0);
   EXPECT_EQ(read->levels[1].name, "level 1");
   EXPECT_EQ(*parse_cluster_yaml(to_yaml(*read), "again"), *read);
 }
@@ -134,6 +137,8 @@ TEST(ClusterYaml, ErrorsNameTheFieldAndTheLine) {
       {replaced("bandwidth: 1e9", "bandwith: 1e9"),
        "levels[0].bandwith is not a known field; did you mean bandwidth?"},
       {replaced("    bandwidth: 1e9\n", ""), "levels[0].bandwidth is missing"},
+      {replaced("efficiency: 0.9", "efficiency: 90"),
+       "levels[0].efficiency must be above 0 and at most 1, found 90"},
       {replaced("fanout: 2", "fanout: 0"), "levels[0].fanout must be a whole number"},
       {replaced("fanout: 2", "fanout: 2.5"), "found \"2.5\""},
       {replaced("fanout: 2", "fanout: 9000000000000000000"), "more than 16777216 devices"},
