@@ -143,10 +143,10 @@ class Checker {
   }
 
   /// Every layout can be changed to every other but for partial sums that nobody made.
-  Status check_change(ir::ValueId value,
-                      const ShardingSpec& needed,
-                      const std::string& what,
-                      const std::string& place) const {
+  [[nodiscard]] Status check_change(ir::ValueId value,
+                                    const ShardingSpec& needed,
+                                    const std::string& what,
+                                    const std::string& place) const {
     const int axis = missing_partial(given_[value.index()], needed);
     if (axis < 0) {
       return {};
@@ -165,14 +165,14 @@ class Checker {
     return error;
   }
 
-  Status check_write(const ir::Write& write) const {
+  [[nodiscard]] Status check_write(const ir::Write& write) const {
     return check_change(write.value,
                         given_[write.target.index()],
                         "the value that is written back",
                         "layouts / " + labels_.label(write.target));
   }
 
-  Status check_blocks() const {
+  [[nodiscard]] Status check_blocks() const {
     const std::vector<std::string> known = blocks_of(step_);
     std::set<std::string> seen;
     for (const std::string& block : plan_.recompute) {

@@ -94,6 +94,7 @@ ir::ValueId ValueLabels::find(const std::string& label) const {
 
 std::vector<std::string> ValueLabels::all() const {
   std::vector<std::string> out;
+  out.reserve(ids_.size());
   for (const auto& [label, id] : ids_) {
     out.push_back(label);
   }

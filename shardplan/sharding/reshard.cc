@@ -27,8 +27,8 @@ bool keeps_partial(const ShardingSpec& from, const ShardingSpec& to) {
 }
 
 const ReshardPath& impossible_path() {
-  static const ReshardPath kPath{.price = kInfinity, .possible = false};
-  return kPath;
+  static const ReshardPath path{.price = kInfinity, .possible = false};
+  return path;
 }
 
 }  // namespace

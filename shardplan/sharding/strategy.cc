@@ -413,6 +413,7 @@ Result<int> parse_choice(std::string_view text, const AxisMap& map) {
     return axis;
   }
   std::vector<std::string> known;
+  known.reserve(map.axes.size());
   for (const ops::Axis& axis : map.axes) {
     known.push_back(axis.name);
   }

@@ -28,6 +28,7 @@ std::vector<Dense> run_step(const ReshardStep& step,
     const auto parts = static_cast<std::int64_t>(group.size());
     const std::int64_t me = std::find(group.begin(), group.end(), rank) - group.begin();
     std::vector<Dense> theirs;
+    theirs.reserve(group.size());
     for (const std::int64_t member : group) {
       theirs.push_back(held[static_cast<std::size_t>(member)]);
     }
@@ -78,6 +79,7 @@ std::vector<std::int64_t> unit_parts(const ShardingSpec& spec,
                                      std::size_t axis,
                                      const DeviceMesh& mesh) {
   std::vector<std::int64_t> parts;
+  parts.reserve(static_cast<std::size_t>(rank));
   for (int dim = 0; dim < rank; ++dim) {
     parts.push_back(part_index(spec, dim, mesh.stride(axis), mesh));
   }

@@ -10,8 +10,8 @@ namespace shardplan::sharding {
 namespace {
 
 const cluster::DeviceMesh& data_tensor() {
-  static const cluster::DeviceMesh kMesh{{{"data", 2}, {"tensor", 4}, {"seq", 3}}};
-  return kMesh;
+  static const cluster::DeviceMesh mesh{{{"data", 2}, {"tensor", 4}, {"seq", 3}}};
+  return mesh;
 }
 
 TEST(ShardingSpec, IsReplicatedAtFirst) {

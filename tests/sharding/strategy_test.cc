@@ -31,6 +31,7 @@ std::vector<std::string> names(const std::vector<Strategy>& strategies,
                                const AxisMap& map,
                                const DeviceMesh& mesh) {
   std::vector<std::string> out;
+  out.reserve(strategies.size());
   for (const Strategy& strategy : strategies) {
     out.push_back(to_string(strategy, map, mesh));
   }
