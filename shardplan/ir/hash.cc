@@ -101,9 +101,11 @@ std::string structural_hash(const Graph& graph) {
   for (const ValueId output : graph.outputs) {
     hash.integer(output.value);
   }
-  for (const Write& write : graph.writes) {
-    hash.integer(write.target.value);
-    hash.integer(write.value.value);
+  for (const std::vector<Write>* pairs : {&graph.writes, &graph.gradients}) {
+    for (const Write& write : *pairs) {
+      hash.integer(write.target.value);
+      hash.integer(write.value.value);
+    }
   }
   return fmt::format("{:016x}", hash.state());
 }

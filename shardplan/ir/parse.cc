@@ -99,13 +99,21 @@ class Parser {
       return {};
     }
     if (cursor.accept("write ")) {
-      SHARDPLAN_ASSIGN_OR_RETURN(const std::int32_t target, cursor.id('%'));
-      SHARDPLAN_RETURN_IF_ERROR(cursor.expect("<-"));
-      SHARDPLAN_ASSIGN_OR_RETURN(const std::int32_t value, cursor.id('%'));
-      graph_.writes.push_back({ValueId{target}, ValueId{value}});
-      return {};
+      return pair(cursor, graph_.writes);
+    }
+    if (cursor.accept("gradient ")) {
+      return pair(cursor, graph_.gradients);
     }
     return definition(cursor);
+  }
+
+  /// "%1 <- %2"
+  static Status pair(TextCursor& cursor, std::vector<Write>& pairs) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int32_t target, cursor.id('%'));
+    SHARDPLAN_RETURN_IF_ERROR(cursor.expect("<-"));
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int32_t value, cursor.id('%'));
+    pairs.push_back({ValueId{target}, ValueId{value}});
+    return {};
   }
 
   Status header(TextCursor& cursor) {

@@ -157,6 +157,9 @@ class Printer {
     for (const Write& write : graph_.writes) {
       append("write %{} <- %{}\n", write.target.value, write.value.value);
     }
+    for (const Write& gradient : graph_.gradients) {
+      append("gradient %{} <- %{}\n", gradient.target.value, gradient.value.value);
+    }
     return std::move(out_);
   }
 

@@ -52,6 +52,7 @@ class Verifier {
     SHARDPLAN_RETURN_IF_ERROR(check_values());
     SHARDPLAN_RETURN_IF_ERROR(check_ops());
     SHARDPLAN_RETURN_IF_ERROR(check_outputs());
+    SHARDPLAN_RETURN_IF_ERROR(check_gradients());
     return check_writes();
   }
 
@@ -224,6 +225,24 @@ class Verifier {
       return invalid_input(
           fmt::format("the number of microbatches must be at least 1, not {}", graph_.microbatches),
           "graph");
+    }
+    return {};
+  }
+
+  Status check_gradients() const {
+    for (const Write& gradient : graph_.gradients) {
+      if (!in_range(gradient.target) || !in_range(gradient.value)) {
+        return invalid_input(fmt::format("gradient %{} <- %{}: no such value",
+                                         gradient.target.value,
+                                         gradient.value.value),
+                             "graph");
+      }
+      if (graph_.type(gradient.target).shape != graph_.type(gradient.value).shape) {
+        return invalid_input(fmt::format("is {} but its gradient is {}",
+                                         to_string(graph_.type(gradient.target)),
+                                         to_string(graph_.type(gradient.value))),
+                             describe(graph_, gradient.target));
+      }
     }
     return {};
   }
