@@ -261,6 +261,8 @@ class Lowering {
       step.outputs = {result};
       step.op = reader;
       step.collective = move;
+      step.workspace = collective_workspace(
+          move, program_.value(source).type, program_.value(result).type, plan_.mesh);
       step.phase = phase_;
       section().push_back(std::move(step));
       source = result;

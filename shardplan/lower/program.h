@@ -107,6 +107,17 @@ struct LowerOptions {
                                    std::span<const ir::TensorType> inputs,
                                    std::span<const ir::TensorType> results);
 
+/// Largest piece, in bytes of all its parts, in which the runtime moves a tensor whose parts do not
+/// lie one after the other in memory (one element of each part at least).
+inline constexpr Bytes kSlabBytes = Bytes{4} << 20;
+
+/// Bytes that the runtime allocates beside input and result while it runs a collective: the slabs
+/// that hold its parts in one run of memory. `input` and `result` are local types.
+[[nodiscard]] Bytes collective_workspace(const sharding::ReshardStep& step,
+                                         const ir::TensorType& input,
+                                         const ir::TensorType& result,
+                                         const cluster::DeviceMesh& mesh);
+
 /// Local bytes of every resident of one kind.
 [[nodiscard]] Bytes resident_bytes(const Program& program,
                                    const ir::Graph& step,

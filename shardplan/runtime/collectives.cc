@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardplan/lower/program.h"
+
 namespace shardplan::runtime {
 namespace {
 
 using sharding::CollectiveKind;
 
-constexpr std::int64_t kSlabBytes = std::int64_t{4} << 20;
+using lower::kSlabBytes;
 
 /// places[i] = position along the cut dimension of the part of group member i. Members are in
 /// ascending order of rank, parts in the order of coordinates along the step's axes.

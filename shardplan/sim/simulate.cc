@@ -223,7 +223,12 @@ void Simulator::memory() {
 
 void Simulator::memory_section(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
+    const Bytes before = meter_.peak();
     memory_step(step);
+    if (meter_.peak() > before) {
+      result_.peak_op = step.op;
+      result_.peak_recompute = step.recompute;
+    }
   }
 }
 
