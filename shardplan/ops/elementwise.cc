@@ -187,6 +187,8 @@ OpDef row(std::string_view name,
   OpDef def{.name = name, .summary = summary, .infer = infer, .axes = axes};
   def.flops = result_elements;
   def.gradient = gradient;
+  def.broadcasts =
+      infer == infer_binary || infer == infer_div || infer == infer_compare || infer == infer_where;
   return def;
 }
 

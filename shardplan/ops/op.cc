@@ -8,15 +8,11 @@
 namespace shardplan::ops {
 namespace {
 
-std::string place_of(const ir::Op& op) {
-  return "op '" + op.name + "'" + (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
-}
-
 Result<const OpDef*> find_or_error(const ir::Op& op) {
   if (const OpDef* const def = find(op.name); def != nullptr) {
     return def;
   }
-  Error error{ErrorCode::kUnsupported, "this op is not known", place_of(op), {}};
+  Error error{ErrorCode::kUnsupported, "this op is not known", describe(op), {}};
   std::vector<std::string> known;
   for (const OpDef* const def : all()) {
     known.emplace_back(def->name);
@@ -45,13 +41,17 @@ Result<Types> infer(const ir::Op& op, const OpDef& def, Inputs inputs) {
   }
   if (!status) {
     Error error = std::move(status).error();
-    error.location = place_of(op);
+    error.location = describe(op);
     return error;
   }
   return types;
 }
 
 }  // namespace
+
+std::string describe(const ir::Op& op) {
+  return "op '" + op.name + "'" + (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
+}
 
 OpTypes op_types(const ir::Graph& graph, ir::OpId op) {
   return OpTypes{types_of(graph, graph.op(op).inputs), types_of(graph, graph.op(op).outputs)};
@@ -90,7 +90,7 @@ Status verify(const ir::Graph& graph) {
     if (found != expected) {
       return invalid_input("the results are " + list_types(found) + ", but for the operands " +
                                list_types(inputs) + " they must be " + list_types(expected),
-                           place_of(op));
+                           describe(op));
     }
   }
   return {};

@@ -44,6 +44,9 @@ struct OpDef {
   /// booleans, or autodiff reports an error when a gradient arrives at them.
   void (*gradient)(GradientBuilder& g) = nullptr;
   bool view = false;
+  /// Elementwise over operands that broadcast against each other: an explicit `broadcast` before it
+  /// is not needed where the other operands give the shape.
+  bool broadcasts = false;
   std::vector<int> in_place{};
 };
 
@@ -64,6 +67,8 @@ struct OpTypes {
 [[nodiscard]] AxisMap axis_map(const ir::Graph& graph, ir::OpId op);
 [[nodiscard]] Flops flops(const ir::Graph& graph, ir::OpId op);
 
+/// "op 'softmax' of layer 'h.0.attn'": the place of an error.
+[[nodiscard]] std::string describe(const ir::Op& op);
 /// Infers the result types and appends the op; the error names op and layer.
 [[nodiscard]] Result<ir::OpId> append(ir::Graph& graph, ir::Op op);
 /// ir::verify, plus every op known and its result types equal to the inferred ones.

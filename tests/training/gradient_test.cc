@@ -1,0 +1,306 @@
+// Gradients of autodiff against central differences, both in double precision by the slow
+// interpreter.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+
+#include "graph_builder.h"
+#include "interpreter.h"
+#include "shardplan/training/autodiff.h"
+#include "shardplan/training/training.h"
+
+namespace shardplan::training {
+namespace {
+
+using ir::IntList;
+using ir::ValueId;
+
+using Inputs = std::map<std::string, Tensor>;
+
+/// Random content for every parameter and input; integers are below `classes`.
+Inputs random_inputs(const ir::Graph& graph, int classes = 1) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> uniform(0.2, 1.5);
+  Inputs inputs;
+  for (const ir::Value& value : graph.values()) {
+    if (value.kind == ir::ValueKind::kOpResult) {
+      continue;
+    }
+    Tensor content = tensor(value.type.shape);
+    for (double& x : content.data) {
+      x = ir::is_floating(value.type.dtype)
+              ? uniform(random)
+              : static_cast<double>(random() % static_cast<unsigned>(classes));
+    }
+    inputs[value.name] = content;
+  }
+  return inputs;
+}
+
+double loss_of(const ir::Graph& graph, const Inputs& inputs) {
+  Interpreter interpreter(graph);
+  for (const auto& [name, content] : inputs) {
+    interpreter.set(name, content);
+  }
+  interpreter.run();
+  return interpreter.value(graph.outputs.front()).data.front();
+}
+
+/// Every element of every parameter's gradient is the central difference of the loss.
+void expect_right_gradients(const ir::Graph& forward, int classes = 1) {
+  ir::Graph graph = with_fan_out_points(forward);
+  const auto gradients = append_backward(graph, 1.0, nullptr);
+  ASSERT_TRUE(gradients.has_value()) << gradients.error().text();
+  const Status valid = ops::verify(graph);
+  ASSERT_TRUE(valid.has_value()) << valid.error().text();
+  const Inputs inputs = random_inputs(forward, classes);
+  Interpreter interpreter(graph);
+  for (const auto& [name, content] : inputs) {
+    interpreter.set(name, content);
+  }
+  interpreter.run();
+  constexpr double kStep = 1e-5;
+  for (const ParameterGradient& pair : *gradients) {
+    const std::string& name = graph.value(pair.parameter).name;
+    for (std::size_t i = 0; i < inputs.at(name).data.size(); ++i) {
+      Inputs up = inputs;
+      Inputs down = inputs;
+      up[name].data[i] += kStep;
+      down[name].data[i] -= kStep;
+      const double expected = (loss_of(forward, up) - loss_of(forward, down)) / (2 * kStep);
+      const double found = interpreter.value(pair.gradient).data[i];
+      EXPECT_NEAR(found, expected, 1e-6 * std::max(1.0, std::abs(expected)))
+          << name << "[" << i << "]";
+    }
+  }
+}
+
+/// Σ f(p)² · (1 + Σ f(p)): a loss whose gradient differs for each element.
+void expect_right_gradient_of(const ir::Shape& shape,
+                              const std::function<ValueId(GraphBuilder&, ValueId)>& f) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId y = f(b, b.parameter("p", shape));
+  const ValueId squares = b.sum_all(b.op("mul", {y, y}));
+  const ValueId factor = b.op("add_scalar", {b.sum_all(y)}, {{"value", 1.0}});
+  expect_right_gradients(b.loss(b.op("mul", {squares, factor})));
+}
+
+TEST(Gradient, OfUnaryOps) {
+  for (const char* const name : {"neg",
+                                 "abs",
+                                 "exp",
+                                 "log",
+                                 "sqrt",
+                                 "rsqrt",
+                                 "reciprocal",
+                                 "sin",
+                                 "cos",
+                                 "tanh",
+                                 "sigmoid",
+                                 "relu"}) {
+    SCOPED_TRACE(name);
+    expect_right_gradient_of({2, 3}, [&](GraphBuilder& b, ValueId p) {
+      return b.op(name, {b.op("add_scalar", {p}, {{"value", -0.1}})});
+    });
+  }
+}
+
+TEST(Gradient, OfOpsWithScalars) {
+  for (const double exponent : {0.0, 1.0, 2.0, 3.0, -0.5}) {
+    expect_right_gradient_of({3}, [&](GraphBuilder& b, ValueId p) {
+      return b.op("add", {p, b.op("pow_scalar", {p}, {{"exponent", exponent}})});
+    });
+  }
+  expect_right_gradient_of({6}, [](GraphBuilder& b, ValueId p) {
+    return b.scale(b.op("maximum_scalar", {p}, {{"value", 0.7}}), -1.5);
+  });
+}
+
+TEST(Gradient, OfBroadcastingOps) {
+  for (const char* const name : {"add", "sub", "mul", "div", "maximum", "minimum"}) {
+    SCOPED_TRACE(name);
+    GraphBuilder b(ir::DType::kFloat64);
+    const ValueId p = b.parameter("p", {3, 1});
+    const ValueId q = b.parameter("q", {2, 1, 4});
+    const ValueId r = b.parameter("r", {});
+    const ValueId y = b.op(name, {b.op(name, {p, q}), r});
+    expect_right_gradients(b.loss(b.sum_all(b.op("sin", {y}))));
+  }
+}
+
+TEST(Gradient, OfMaximumSplitsATie) {
+  expect_right_gradient_of({4}, [](GraphBuilder& b, ValueId p) { return b.op("maximum", {p, p}); });
+}
+
+TEST(Gradient, OfWhere) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId p = b.parameter("p", {2, 3});
+  const ValueId q = b.parameter("q", {3});
+  const ValueId c = b.op("gt_scalar", {b.input("x", {2, 1})}, {{"value", 0.8}});
+  expect_right_gradients(b.loss(b.sum_all(b.op("sin", {b.op("where", {c, p, q})}))));
+}
+
+TEST(Gradient, OfShapeOps) {
+  expect_right_gradient_of({2, 6}, [](GraphBuilder& b, ValueId p) {
+    const ValueId split = b.op("reshape", {p}, {{"shape", IntList{2, 2, 3}}});
+    return b.op("transpose", {split}, {{"permutation", IntList{2, 0, 1}}});
+  });
+  expect_right_gradient_of({2, 1}, [](GraphBuilder& b, ValueId p) {
+    return b.op("sin", {b.op("broadcast", {p}, {{"shape", IntList{3, 2, 2}}})});
+  });
+}
+
+ir::Attributes cut(std::int64_t start, std::int64_t end, std::int64_t step) {
+  return {{"dim", std::int64_t{1}}, {"start", start}, {"end", end}, {"step", step}};
+}
+
+TEST(Gradient, OfSlices) {
+  for (const auto& attributes :
+       {cut(1, 4, 1), cut(0, 7, 2), cut(1, 7, 3), cut(1, 6, 4), cut(0, 7, 1), cut(2, 3, 5)}) {
+    expect_right_gradient_of(
+        {2, 7}, [&](GraphBuilder& b, ValueId p) { return b.op("slice", {p}, attributes); });
+  }
+}
+
+TEST(Gradient, OfSlicesThatTileIsOneConcat) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId x = b.op("sin", {b.parameter("p", {2, 7})});
+  const ValueId second = b.op("slice", {x}, cut(3, 7, 1));
+  const ValueId first = b.op("slice", {x}, cut(0, 3, 1));
+  const ValueId joined = b.op("concat", {second, first}, {{"dim", std::int64_t{1}}});
+  const ir::Graph forward = b.loss(b.sum_all(b.op("mul", {joined, x})));
+  expect_right_gradients(forward);
+  const ir::Graph step = *build_training_step(forward, Recipe{});
+  std::map<std::string, int> count;
+  for (const ir::Op& op : step.ops()) {
+    if (op.phase == ir::Phase::kBackward) {
+      ++count[op.name];
+    }
+  }
+  EXPECT_EQ(count["concat"], 1);
+  EXPECT_EQ(count["pad"], 0);
+}
+
+TEST(Gradient, OfTilesWithoutAGradientFallsBackToPads) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId x = b.op("sin", {b.parameter("p", {2, 7})});
+  const ValueId first = b.op("slice", {x}, cut(0, 3, 1));
+  const ValueId unused =
+      b.op("pow_scalar", {b.op("slice", {x}, cut(3, 7, 1))}, {{"exponent", 0.0}});
+  expect_right_gradients(b.loss(b.op("add", {b.sum_all(first), b.sum_all(unused)})));
+}
+
+TEST(Gradient, OfPadAndConcat) {
+  expect_right_gradient_of({2, 3}, [](GraphBuilder& b, ValueId p) {
+    const ValueId padded = b.op("pad",
+                                {p},
+                                {{"dim", std::int64_t{1}},
+                                 {"before", std::int64_t{1}},
+                                 {"after", std::int64_t{2}},
+                                 {"value", 0.0}});
+    return b.op("concat", {padded, b.op("sin", {p})}, {{"dim", std::int64_t{1}}});
+  });
+}
+
+TEST(Gradient, OfReductions) {
+  for (const bool keepdim : {false, true}) {
+    expect_right_gradient_of({2, 3, 2}, [&](GraphBuilder& b, ValueId p) {
+      return b.sum(p, {0, 2}, keepdim);
+    });
+  }
+  expect_right_gradient_of({2, 4}, [](GraphBuilder& b, ValueId p) {
+    return b.op("cumsum", {p}, {{"dim", std::int64_t{1}}});
+  });
+  expect_right_gradient_of({2, 4}, [](GraphBuilder& b, ValueId p) {
+    return b.op("softmax", {p}, {{"dim", std::int64_t{1}}});
+  });
+}
+
+TEST(Gradient, OfEinsum) {
+  for (const char* const equation : {"abc,cd->abd", "abc,dc->dba", "abc,abc->", "abc,ab->c"}) {
+    SCOPED_TRACE(equation);
+    const std::string text = equation;
+    const std::string second = text.substr(4, text.find("->") - 4);
+    ir::Shape shape;
+    for (const char letter : second) {
+      shape.push_back(std::string("abcd").find(letter) + 2);
+    }
+    GraphBuilder b(ir::DType::kFloat64);
+    const ValueId y = b.einsum(text, b.parameter("p", {2, 3, 4}), b.parameter("q", shape));
+    expect_right_gradients(b.loss(b.sum_all(b.op("sin", {y}))));
+  }
+}
+
+TEST(Gradient, OfCrossEntropyWithATiedEmbedding) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId table = b.parameter("table", {5, 3});
+  const ValueId x = b.op("tanh", {b.op("embedding", {table, b.indices("ids", {2, 4})})});
+  const ValueId logits = b.einsum("bsk,vk->bsv", x, table);
+  expect_right_gradients(b.loss(b.cross_entropy(logits, b.indices("labels", {2, 4}))), 5);
+}
+
+/// Accumulated gradients of microbatches are those of the whole batch where the loss is a mean.
+TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
+  const ir::Graph forward = mlp(8, ir::DType::kFloat64);
+  const Inputs inputs = random_inputs(forward);
+  Recipe recipe;
+  const ir::Graph whole = *build_training_step(forward, recipe);
+  Interpreter reference(whole);
+  for (const auto& [name, content] : inputs) {
+    reference.set(name, content);
+  }
+  reference.run();
+  std::map<std::string, ValueId> expected;
+  for (const ir::Op& op : whole.ops()) {
+    if (op.name == "adam_update") {
+      expected[whole.value(op.inputs[0]).name] = op.inputs[1];
+    }
+  }
+
+  constexpr std::int64_t kCount = 4;
+  recipe.microbatches = kCount;
+  const ir::Graph step = *build_training_step(forward, recipe);
+  EXPECT_EQ(step.microbatches, kCount);
+  std::map<std::string, std::vector<double>> sums;
+  double loss = 0;
+  for (std::size_t m = 0; m < kCount; ++m) {
+    Interpreter part(step);
+    for (const auto& [name, content] : inputs) {
+      Tensor cut = content;
+      if (name == "x" || name == "y") {
+        const std::size_t size = content.data.size() / kCount;
+        cut.shape[0] /= kCount;
+        const auto first = content.data.begin() + static_cast<std::ptrdiff_t>(m * size);
+        cut.data.assign(first, first + static_cast<std::ptrdiff_t>(size));
+      }
+      part.set(name, cut);
+    }
+    part.run();
+    loss += part.value(step.outputs[0]).data[0] / kCount;
+    for (const ir::Op& op : step.ops()) {
+      if (op.name == "adam_update") {
+        std::vector<double>& sum = sums[step.value(op.inputs[0]).name];
+        const std::vector<double>& gradient = part.value(op.inputs[1]).data;
+        sum.resize(gradient.size());
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          sum[i] += gradient[i];
+        }
+      }
+    }
+  }
+  EXPECT_NEAR(loss, reference.value(whole.outputs[0]).data[0], 1e-12);
+  ASSERT_EQ(sums.size(), expected.size());
+  for (const auto& [name, sum] : sums) {
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      EXPECT_NEAR(sum[i], reference.value(expected.at(name)).data[i], 1e-12) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardplan::training
