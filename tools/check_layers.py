@@ -50,12 +50,11 @@ def read_rooms(root):
             continue
         build = folder / "CMakeLists.txt"
         text = build.read_text() if build.exists() else ""
-        linked = [name for name in re.findall(r"shardplan_([a-z]+)\b", text) if name in above]
-        table[folder.name] = list(above) if folder.name in FRONT_DOORS else linked
-    if "cli" in table:
-        table["cli"] = table["cli"] + ["runtime"]
-    if "python" in table:
-        table["python"] = table["python"] + ["runtime"]
+        uses = read_table(text).get(folder.name, [])
+        uses += [name for name in re.findall(r"shardplan_([a-z]+)\b", text) if name in above]
+        table[folder.name] = list(above) if folder.name in FRONT_DOORS else uses
+    for door in FRONT_DOORS & set(table):
+        table[door] = table[door] + ["runtime"]
     return table, offences
 
 

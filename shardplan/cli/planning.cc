@@ -191,7 +191,7 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
   object["memory_limit"] = prediction.memory_limit;
   object["memory_at_peak"] = memory_json(result.simulation.at_peak);
   object["exposed_communication_seconds"] = result.simulation.exposed_communication_seconds;
-  object["flops_per_device"] = result.simulation.flops;
+  object["flops_per_device"] = whole(result.simulation.flops);
   object["recompute"] = result.best.recompute;
   object["search_seconds"] = prediction.search_seconds;
   if (!result.explanation.empty()) {

@@ -22,8 +22,8 @@ nlohmann::ordered_json to_object(const sim::Profile& profile, Seconds seconds) {
   nlohmann::ordered_json object;
   object["parameters"] = profile.parameters;
   object["parameter_bytes"] = profile.parameter_bytes;
-  object["forward_flops"] = profile.forward_flops;
-  object["backward_flops"] = profile.backward_flops;
+  object["forward_flops"] = whole(profile.forward_flops);
+  object["backward_flops"] = whole(profile.backward_flops);
   object["forward_bytes"] = profile.forward_bytes;
   object["backward_bytes"] = profile.backward_bytes;
   object["saved_activation_bytes"] = profile.saved_activation_bytes;
@@ -35,8 +35,8 @@ nlohmann::ordered_json to_object(const sim::Profile& profile, Seconds seconds) {
     nlohmann::ordered_json row;
     row["layer"] = layer.layer;
     row["parameters"] = layer.parameters;
-    row["forward_flops"] = layer.forward_flops;
-    row["backward_flops"] = layer.backward_flops;
+    row["forward_flops"] = whole(layer.forward_flops);
+    row["backward_flops"] = whole(layer.backward_flops);
     row["saved_activation_bytes"] = layer.saved_activation_bytes;
     object["layers"].push_back(std::move(row));
   }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -107,6 +108,11 @@ void clear_progress() {
 void print_json(const nlohmann::ordered_json& object) {
   clear_progress();
   fmt::print("{}\n", object.dump(2));
+}
+
+std::int64_t whole(Flops flops) {
+  constexpr double kLargest = 9e18;
+  return static_cast<std::int64_t>(std::clamp(flops, -kLargest, kLargest));
 }
 
 Status require(const std::string& value, const std::string& command, const std::string& what) {

@@ -37,6 +37,9 @@ void clear_progress();
 /// Prints the object with --json's indentation and a newline.
 void print_json(const nlohmann::ordered_json& object);
 
+/// A count of operations, which the code keeps as a double, as the whole number that it is.
+[[nodiscard]] std::int64_t whole(Flops flops);
+
 /// An error for an argument that was not given: "plan needs a MODEL; ...".
 [[nodiscard]] Status require(const std::string& value,
                              const std::string& command,

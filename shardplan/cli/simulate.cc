@@ -27,7 +27,7 @@ nlohmann::ordered_json to_object(const sim::Simulation& simulation, std::int64_t
   object["peak_bytes"] =
       std::vector<Bytes>(static_cast<std::size_t>(devices), simulation.peak_bytes);
   object["memory_at_peak"] = memory_json(simulation.at_peak);
-  object["flops_per_device"] = simulation.flops;
+  object["flops_per_device"] = whole(simulation.flops);
   return object;
 }
 

@@ -99,11 +99,11 @@ class PlanTest(CommandLineTest):
         self.assertIn("step", self.succeed("plan", MLP, "--cluster", "local:4", "--memory", sweep))
 
     def test_infeasible_tells_the_least_memory(self):
-        done = self.fail(
+        done = self.reject(
             ["plan", MLP, "--cluster", "local:2", "--memory", "1KiB", "-o", "plan.json"],
             1,
             "1.00 KiB",
-            "least",
+            "the smallest needs",
         )
         self.assertEqual(done.stdout, "")
         self.assertEqual(self.files(), [])

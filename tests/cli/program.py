@@ -41,7 +41,7 @@ class CommandLineTest(unittest.TestCase):
     def succeed_json(self, *words, **more):
         return json.loads(self.succeed(*words, "--json", **more))
 
-    def fail(self, words, code, *parts, **more):
+    def reject(self, words, code, *parts, **more):
         """The one line on standard error of a run that has to end with `code`."""
         done = self.run_program(*words, **more)
         lines = done.stderr.splitlines()

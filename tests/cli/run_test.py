@@ -38,11 +38,11 @@ class RunTest(CommandLineTest):
     def test_wrong_number_of_ranks(self):
         self.make_plan()
         env = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-        self.fail(["run", "plan.json"], 2, "2 ranks and 3", env=env)
+        self.reject(["run", "plan.json"], 2, "2 ranks and 3", env=env)
 
     def test_too_many_ranks_for_the_machine(self):
         self.make_plan("plan.json", "mlp:layers=2,hidden=64,batch=512", "dgx-a100:64")
-        self.fail(["run", "plan.json"], 2, "512 ranks", "--oversubscribe")
+        self.reject(["run", "plan.json"], 2, "512 ranks", "--oversubscribe")
 
     def test_busy_port(self):
         self.make_plan()
@@ -61,8 +61,8 @@ class RunTest(CommandLineTest):
 
     def test_wrong_numbers(self):
         self.make_plan()
-        self.fail(["run", "plan.json", "--steps", "0"], 2, "--steps")
-        self.fail(["run", "plan.json", "--timeout", "0"], 2, "--timeout")
+        self.reject(["run", "plan.json", "--steps", "0"], 2, "--steps")
+        self.reject(["run", "plan.json", "--timeout", "0"], 2, "--timeout")
 
 
 if __name__ == "__main__":

@@ -42,22 +42,22 @@ class UsageTest(CommandLineTest):
         self.assertIn("Subcommands:", done.stderr)
 
     def test_unknown_command(self):
-        self.fail(["plna"], 2, "unknown command 'plna'", "did you mean 'plan'?")
-        self.fail(["frobnicate"], 2, "unknown command 'frobnicate'", "shardplan --help")
+        self.reject(["plna"], 2, "unknown command 'plna'", "did you mean 'plan'?")
+        self.reject(["frobnicate"], 2, "unknown command 'frobnicate'", "shardplan --help")
 
     def test_unknown_option_is_told_before_what_is_missing(self):
-        self.fail(["plan", MLP, "--clustr", "local:2"], 2, "'--clustr'", "did you mean '--cluster'?")
-        self.fail(["plan", "-x"], 2, "'-x'", "shardplan plan --help")
-        self.fail(["--jsn"], 2, "'--jsn'")
+        self.reject(["plan", MLP, "--clustr", "local:2"], 2, "'--clustr'", "did you mean '--cluster'?")
+        self.reject(["plan", "-x"], 2, "'-x'", "shardplan plan --help")
+        self.reject(["--jsn"], 2, "'--jsn'")
 
     def test_missing_arguments(self):
-        self.fail(["profile"], 2, "profile needs a MODEL", "shardplan profile --help")
-        self.fail(["plan", MLP], 2, "plan needs a --cluster")
-        self.fail(["explain"], 2, "explain needs a PLAN")
-        self.fail(["plan", MLP, "--cluster"], 2, "--cluster")
+        self.reject(["profile"], 2, "profile needs a MODEL", "shardplan profile --help")
+        self.reject(["plan", MLP], 2, "plan needs a --cluster")
+        self.reject(["explain"], 2, "explain needs a PLAN")
+        self.reject(["plan", MLP, "--cluster"], 2, "--cluster")
 
     def test_surplus_arguments(self):
-        self.fail(["zoo", "more"], 2, "more")
+        self.reject(["zoo", "more"], 2, "more")
 
     def test_lists_have_names_and_a_readable_form(self):
         for command in ("zoo", "planners", "clusters"):
