@@ -195,36 +195,26 @@ at::Tensor heads_of(const at::Tensor& tensor, std::int64_t groups, std::int64_t 
   return tensor.unflatten(1, {groups, tensor.size(1) / groups}).select(2, j);
 }
 
-/// Additive mask for the kernels, in the dtype of q: the op's mask, and causality where the query
-/// positions of this shard do not start at 0. Empty when none is needed.
+/// Additive mask for the kernels, in the dtype of q; empty when the op has none.
 std::optional<at::Tensor> additive_mask(const KernelCall& call,
                                         const at::Tensor& q,
-                                        std::int64_t keys,
                                         std::size_t mask_index) {
-  std::optional<at::Tensor> mask;
-  constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-  if (call.attributes.flag_or("mask", false)) {
-    const at::Tensor& given = call.input(mask_index);
-    mask = given.scalar_type() == at::kBool ? at::zeros(given.sizes(), q.options())
-                                                  .masked_fill_(given.logical_not(), kMinusInfinity)
-                                            : given.to(q.scalar_type());
+  if (!call.attributes.flag_or("mask", false)) {
+    return std::nullopt;
   }
-  const GlobalAxis* queries = call.position("q");
-  if (call.attributes.flag_or("causal", false) && queries != nullptr && queries->start != 0) {
-    const at::Tensor rows =
-        at::arange(queries->start, queries->start + q.size(2), at::TensorOptions(at::kLong));
-    const at::Tensor later = at::arange(keys, at::TensorOptions(at::kLong)).gt(rows.unsqueeze(1));
-    const at::Tensor causal =
-        at::zeros({1, 1, q.size(2), keys}, q.options()).masked_fill_(later, kMinusInfinity);
-    mask = mask ? mask->add(causal) : causal;
+  const at::Tensor& given = call.input(mask_index);
+  if (given.scalar_type() != at::kBool) {
+    return given.to(q.scalar_type());
   }
-  return mask;
+  return at::zeros(given.sizes(), q.options())
+      .masked_fill_(given.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-/// Whether the kernel itself masks the future (query positions start at 0).
-bool kernel_is_causal(const KernelCall& call) {
-  const GlobalAxis* queries = call.position("q");
-  return call.attributes.flag_or("causal", false) && (queries == nullptr || queries->start == 0);
+/// The mask of the heads that heads_of takes, where the mask differs by head.
+std::optional<at::Tensor> mask_of(const std::optional<at::Tensor>& mask,
+                                  std::int64_t groups,
+                                  std::int64_t j) {
+  return mask && mask->size(1) > 1 ? heads_of(*mask, groups, j) : mask;
 }
 
 /// softmax(scale · q kᵀ + mask) before normalisation: the scores, in full.
@@ -286,9 +276,9 @@ Tensors attention(const KernelCall& call) {
   const at::Tensor q = swap_layout(call, call.input(0));
   const at::Tensor k = swap_layout(call, call.input(1));
   const at::Tensor v = swap_layout(call, call.input(2));
-  const std::optional<at::Tensor> mask = additive_mask(call, q, k.size(2), 3);
+  const std::optional<at::Tensor> mask = additive_mask(call, q, 3);
   const double scale = call.attributes.number("scale");
-  const bool causal = kernel_is_causal(call);
+  const bool causal = call.attributes.flag_or("causal", false);
   const std::int64_t groups = k.size(1);
   const std::int64_t repeats = q.size(1) / groups;
   if (repeats == 1) {
@@ -301,7 +291,8 @@ Tensors attention(const KernelCall& call) {
   at::Tensor result = empty_result(call, 0);
   at::Tensor all_logsumexp = empty_result(call, 1);
   for (std::int64_t j = 0; j < repeats; ++j) {
-    auto [y, logsumexp] = attend({heads_of(q, groups, j), k, v}, scale, causal, mask);
+    auto [y, logsumexp] =
+        attend({heads_of(q, groups, j), k, v}, scale, causal, mask_of(mask, groups, j));
     heads_of(swap_layout(call, result), groups, j).copy_(y);
     heads_of(all_logsumexp, groups, j).copy_(logsumexp);
   }
@@ -315,9 +306,9 @@ Tensors attention_backward(const KernelCall& call) {
   const at::Tensor v = swap_layout(call, call.input(3));
   const at::Tensor y = swap_layout(call, call.input(4));
   const at::Tensor& logsumexp = call.input(5);
-  const std::optional<at::Tensor> mask = additive_mask(call, q, k.size(2), 6);
+  const std::optional<at::Tensor> mask = additive_mask(call, q, 6);
   const double scale = call.attributes.number("scale");
-  const bool causal = kernel_is_causal(call);
+  const bool causal = call.attributes.flag_or("causal", false);
   const std::int64_t groups = k.size(1);
   const std::int64_t repeats = q.size(1) / groups;
   const auto own_layout = [&](const at::Tensor& t) { return swap_layout(call, t).contiguous(); };
@@ -336,7 +327,7 @@ Tensors attention_backward(const KernelCall& call) {
                                         heads_of(logsumexp, groups, j),
                                         scale,
                                         causal,
-                                        mask);
+                                        mask_of(mask, groups, j));
     heads_of(swap_layout(call, all_dq), groups, j).copy_(dq);
     if (j == 0) {
       sum_dk = own_layout(dk);

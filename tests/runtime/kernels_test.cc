@@ -1,0 +1,574 @@
+// Every kernel against a formula in plain ATen operators, in double precision, and the gradient
+// that our autodiff emits against PyTorch's autograd of that formula.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/where.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardplan/ops/op.h"
+#include "shardplan/runtime/kernel.h"
+
+namespace shardplan::runtime {
+namespace {
+
+using ir::Attributes;
+using ir::IntList;
+using ops::Types;
+using Tensors = std::vector<at::Tensor>;
+
+ir::TensorType f64(ir::Shape shape) {
+  return {ir::DType::kFloat64, std::move(shape)};
+}
+ir::TensorType i64(ir::Shape shape) {
+  return {ir::DType::kInt64, std::move(shape)};
+}
+ir::TensorType boolean(ir::Shape shape) {
+  return {ir::DType::kBool, std::move(shape)};
+}
+
+struct Case {
+  std::string op;
+  Types inputs;
+  Attributes attributes;
+  std::function<at::Tensor(const Tensors&)> truth;  ///< of result 0
+};
+
+/// Positive reals away from 0 (log, sqrt, division are smooth there), ids below 5, or bools.
+at::Tensor random_tensor(const ir::TensorType& type) {
+  if (type.dtype == ir::DType::kInt64) {
+    return at::randint(0, 5, type.shape, at::TensorOptions(at::kLong));
+  }
+  const at::Tensor normal = at::randn(type.shape, at::TensorOptions(at::kDouble));
+  return type.dtype == ir::DType::kBool ? normal.gt(-0.5) : normal.abs().add(0.3);
+}
+
+Tensors run_op(const ir::Graph& graph, const ir::Op& op, const Tensors& inputs) {
+  const Kernel kernel = find_kernel(op.name);
+  EXPECT_NE(kernel, nullptr) << op.name;
+  std::vector<ir::TensorType> results;
+  for (const ir::ValueId output : op.outputs) {
+    results.push_back(graph.type(output));
+  }
+  Tensors made = kernel(KernelCall{inputs, op.attributes, results, {}, {}});
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    EXPECT_EQ(made[i].sizes(), at::IntArrayRef(results[i].shape)) << op.name << " result " << i;
+    EXPECT_EQ(made[i].scalar_type(), scalar_type(results[i].dtype)) << op.name << " result " << i;
+    EXPECT_TRUE(made[i].is_contiguous()) << op.name << " result " << i;
+  }
+  return made;
+}
+
+/// One op, and the ops that its gradient function emits, in one graph with its tensors.
+struct OpRun {
+  ir::Graph graph{};
+  ir::OpId op{};
+  Tensors values{};
+  std::size_t executed = 0;
+
+  explicit OpRun(const Case& sample, const Tensors& inputs) {
+    ir::Op node;
+    node.name = sample.op;
+    node.attributes = sample.attributes;
+    for (const ir::TensorType& type : sample.inputs) {
+      ir::Value value;
+      value.type = type;
+      value.kind = ir::ValueKind::kInput;
+      node.inputs.push_back(graph.add_value(std::move(value)));
+    }
+    values = inputs;
+    Result<ir::OpId> appended = ops::append(graph, std::move(node));
+    EXPECT_TRUE(appended.has_value()) << sample.op << ": " << appended.error().text();
+    op = *appended;
+    execute();
+  }
+
+  void execute() {
+    for (; executed < graph.ops().size(); ++executed) {
+      const ir::Op& node = graph.ops()[executed];
+      Tensors operands;
+      for (const ir::ValueId input : node.inputs) {
+        operands.push_back(values[input.index()]);
+      }
+      const Tensors results = run_op(graph, node, operands);
+      values.resize(graph.values().size());
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        values[node.outputs[i].index()] = results[i];
+      }
+    }
+  }
+
+  [[nodiscard]] const at::Tensor& output() const { return values[graph.op(op).outputs[0].index()]; }
+
+  /// Gradients of the floating operands for the gradient `g` of result 0.
+  Tensors gradients(const at::Tensor& g) {
+    const ir::Op node = graph.op(op);
+    ir::Value value;
+    value.type = graph.type(node.outputs[0]);
+    value.kind = ir::ValueKind::kInput;
+    std::vector<ir::ValueId> output_gradients(node.outputs.size());
+    output_gradients[0] = graph.add_value(std::move(value));
+    values.resize(graph.values().size());
+    values.back() = g;
+    std::vector<bool> needed;
+    for (const ir::ValueId input : node.inputs) {
+      needed.push_back(ir::is_floating(graph.type(input).dtype));
+    }
+    ops::GradientBuilder builder(graph, op, output_gradients, needed);
+    ops::get(node.name).gradient(builder);
+    execute();
+    Tensors found;
+    for (const ir::ValueId gradient : builder.input_gradients()) {
+      found.push_back(gradient.valid() ? values[gradient.index()] : at::Tensor());
+    }
+    return found;
+  }
+};
+
+void expect_close(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
+  ASSERT_EQ(got.sizes(), want.sizes()) << what;
+  const double scale = std::max(1e-12, want.to(at::kDouble).abs().max().item<double>());
+  const double difference =
+      got.to(at::kDouble).sub(want.to(at::kDouble)).abs().max().item<double>();
+  EXPECT_LT(difference / scale, 1e-12) << what;
+}
+
+void check(const Case& sample) {
+  SCOPED_TRACE(sample.op);
+  Tensors inputs;
+  Tensors tracked;
+  for (const ir::TensorType& type : sample.inputs) {
+    inputs.push_back(random_tensor(type));
+    tracked.push_back(inputs.back().clone());
+    if (ir::is_floating(type.dtype)) {
+      tracked.back().requires_grad_(true);
+    }
+  }
+  OpRun run(sample, inputs);
+  const at::Tensor truth = sample.truth(tracked);
+  expect_close(run.output(), truth.detach(), "forward");
+  if (ops::get(sample.op).gradient == nullptr || !truth.requires_grad()) {
+    return;
+  }
+  const at::Tensor g = at::randn(truth.sizes(), at::TensorOptions(at::kDouble));
+  truth.mul(g).sum().backward();
+  const Tensors gradients = run.gradients(g);
+  for (std::size_t i = 0; i < tracked.size(); ++i) {
+    if (tracked[i].requires_grad() && tracked[i].grad().defined()) {
+      ASSERT_TRUE(gradients[i].defined()) << "no gradient of operand " << i;
+      expect_close(gradients[i], tracked[i].grad(), "gradient of operand " + std::to_string(i));
+    }
+  }
+}
+
+using T = at::Tensor;
+using In = const Tensors&;
+
+std::vector<Case> elementwise_cases() {
+  const Types x{f64({3, 1, 4})};
+  const Types xy{f64({3, 4}), f64({3, 4})};
+  const Types row{f64({2, 3, 4}), f64({4})};
+  const Types outer{f64({3, 1}), f64({1, 4})};
+  std::vector<Case> cases{
+      {"identity", x, {}, [](In t) { return t[0].mul(1); }},
+      {"neg", x, {}, [](In t) { return t[0].neg(); }},
+      {"abs", x, {}, [](In t) { return t[0].abs(); }},
+      {"exp", x, {}, [](In t) { return t[0].exp(); }},
+      {"log", x, {}, [](In t) { return t[0].log(); }},
+      {"sqrt", x, {}, [](In t) { return t[0].sqrt(); }},
+      {"rsqrt", x, {}, [](In t) { return t[0].pow(-0.5); }},
+      {"reciprocal", x, {}, [](In t) { return t[0].pow(-1); }},
+      {"sin", x, {}, [](In t) { return t[0].sin(); }},
+      {"cos", x, {}, [](In t) { return t[0].cos(); }},
+      {"tanh", x, {}, [](In t) { return t[0].tanh(); }},
+      {"sigmoid", x, {}, [](In t) { return t[0].neg().exp().add(1).reciprocal(); }},
+      {"relu", x, {}, [](In t) { return t[0].clamp_min(0); }},
+      {"silu", x, {}, [](In t) { return t[0].mul(t[0].sigmoid()); }},
+      {"logical_not", x, {}, [](In t) { return t[0].eq(0); }},
+      {"gelu",
+       x,
+       {{"approximate", std::string("none")}},
+       [](In t) { return at::gelu(t[0], "none"); }},
+      {"gelu",
+       x,
+       {{"approximate", std::string("tanh")}},
+       [](In t) { return at::gelu(t[0], "tanh"); }},
+      {"cast",
+       x,
+       {{"dtype", std::string("f32")}},
+       [](In t) { return t[0].detach().to(at::kFloat); }},
+      {"scale", x, {{"factor", 2.5}}, [](In t) { return t[0].mul(2.5); }},
+      {"add_scalar", x, {{"value", 2.5}}, [](In t) { return t[0].add(2.5); }},
+      {"pow_scalar", x, {{"exponent", 3.0}}, [](In t) { return t[0].pow(3); }},
+      {"pow_scalar", x, {{"exponent", -0.5}}, [](In t) { return t[0].rsqrt(); }},
+      {"maximum_scalar", x, {{"value", 0.9}}, [](In t) { return t[0].clamp_min(0.9); }},
+      {"where",
+       {boolean({3, 1}), f64({3, 4}), f64({4})},
+       {},
+       [](In t) { return at::where(t[0], t[1], t[2]); }},
+      {"eq", xy, {}, [](In t) { return t[0].eq(t[1]); }},
+      {"ne", xy, {}, [](In t) { return t[0].ne(t[1]); }},
+      {"logical_and",
+       {boolean({3}), boolean({3})},
+       {},
+       [](In t) { return t[0].logical_and(t[1]); }},
+      {"logical_or", {boolean({3}), boolean({3})}, {}, [](In t) { return t[0].logical_or(t[1]); }},
+      {"eq_scalar", {i64({9})}, {{"value", std::int64_t{2}}}, [](In t) { return t[0].eq(2); }},
+      {"ne_scalar", {i64({9})}, {{"value", std::int64_t{2}}}, [](In t) { return t[0].ne(2); }},
+      {"lt_scalar", {i64({9})}, {{"value", std::int64_t{2}}}, [](In t) { return t[0].lt(2); }},
+      {"le_scalar", {i64({9})}, {{"value", std::int64_t{2}}}, [](In t) { return t[0].le(2); }},
+      {"gt_scalar", {i64({9})}, {{"value", std::int64_t{2}}}, [](In t) { return t[0].gt(2); }},
+      {"ge_scalar", {i64({9})}, {{"value", std::int64_t{2}}}, [](In t) { return t[0].ge(2); }},
+  };
+  for (const Types& types : {xy, row, outer}) {
+    cases.push_back({"add", types, {}, [](In t) { return t[0].add(t[1]); }});
+    cases.push_back({"sub", types, {}, [](In t) { return t[0].sub(t[1]); }});
+    cases.push_back({"mul", types, {}, [](In t) { return t[0].mul(t[1]); }});
+    cases.push_back({"div", types, {}, [](In t) { return t[0].div(t[1]); }});
+    cases.push_back({"maximum", types, {}, [](In t) { return t[0].maximum(t[1]); }});
+    cases.push_back({"minimum", types, {}, [](In t) { return t[0].minimum(t[1]); }});
+    cases.push_back({"lt", types, {}, [](In t) { return t[0].lt(t[1]); }});
+    cases.push_back({"le", types, {}, [](In t) { return t[0].le(t[1]); }});
+    cases.push_back({"gt", types, {}, [](In t) { return t[0].gt(t[1]); }});
+    cases.push_back({"ge", types, {}, [](In t) { return t[0].ge(t[1]); }});
+  }
+  return cases;
+}
+
+Attributes cut(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step) {
+  return {{"dim", dim}, {"start", start}, {"end", end}, {"step", step}};
+}
+
+std::vector<Case> shape_cases() {
+  const Types x{f64({4, 3, 5})};
+  return {
+      {"reshape",
+       x,
+       {{"shape", IntList{6, 10}}},
+       [](In t) {
+         return t[0].view({6, 10});
+       }},
+      {"transpose",
+       x,
+       {{"permutation", IntList{2, 0, 1}}},
+       [](In t) {
+         return t[0].permute({2, 0, 1});
+       }},
+      {"broadcast",
+       {f64({3, 1})},
+       {{"shape", IntList{2, 3, 4}}},
+       [](In t) {
+         return t[0].expand({2, 3, 4});
+       }},
+      {"slice", x, cut(2, 1, 5, 2), [](In t) { return t[0].slice(2, 1, 5, 2); }},
+      {"slice", x, cut(0, 0, 4, 1), [](In t) { return t[0].mul(1); }},
+      {"pad",
+       x,
+       {{"dim", std::int64_t{1}},
+        {"before", std::int64_t{1}},
+        {"after", std::int64_t{2}},
+        {"value", 0.0}},
+       [](In t) {
+         return at::constant_pad_nd(t[0], {0, 0, 1, 2}, 0);
+       }},
+      {"concat",
+       {f64({2, 3}), f64({2, 1}), f64({2, 2})},
+       {{"dim", std::int64_t{1}}},
+       [](In t) { return at::cat(t, 1); }},
+      {"sum",
+       x,
+       {{"dims", IntList{0, 2}}, {"keepdim", false}},
+       [](In t) {
+         return t[0].sum({0, 2});
+       }},
+      {"sum",
+       x,
+       {{"dims", IntList{1}}, {"keepdim", true}},
+       [](In t) { return t[0].sum({1}, true); }},
+      {"sum",
+       {boolean({5})},
+       {{"dims", IntList{0}}, {"keepdim", false}},
+       [](In t) { return t[0].sum(); }},
+      {"max",
+       x,
+       {{"dims", IntList{2}}, {"keepdim", false}},
+       [](In t) { return t[0].detach().amax({2}); }},
+      {"cumsum", {i64({3, 4})}, {{"dim", std::int64_t{1}}}, [](In t) { return t[0].cumsum(1); }},
+      {"iota",
+       {},
+       {{"shape", IntList{2, 3}}, {"dim", std::int64_t{1}}, {"dtype", std::string("i64")}},
+       [](In) {
+         return at::arange(3, at::TensorOptions(at::kLong)).expand({2, 3});
+       }},
+      {"full",
+       {},
+       {{"shape", IntList{2, 3}}, {"value", 1.5}, {"dtype", std::string("f64")}},
+       [](In) {
+         return at::full({2, 3}, 1.5, at::TensorOptions(at::kDouble));
+       }},
+      {"sum_squares", x, {}, [](In t) { return t[0].detach().pow(2).sum(); }},
+      {"clip_scale",
+       {f64({})},
+       {{"max_norm", 0.5}},
+       [](In t) { return t[0].detach().sqrt().add(1e-6).reciprocal().mul(0.5).clamp_max(1); }},
+  };
+}
+
+std::vector<Case> product_cases() {
+  const std::vector<std::tuple<std::string, ir::Shape, ir::Shape>> equations{
+      {"bsk,nk->bsn", {2, 3, 4}, {5, 4}},
+      {"bsk,kn->bsn", {2, 3, 4}, {4, 5}},
+      {"bsn,bsk->nk", {2, 3, 5}, {2, 3, 4}},
+      {"bsn,nk->bsk", {2, 3, 5}, {5, 4}},
+      {"bsk,kn->nbs", {2, 3, 4}, {4, 5}},
+      {"bsk,bsk->", {2, 3, 4}, {2, 3, 4}},
+      {"bsk,bk->s", {2, 3, 4}, {2, 4}},
+      {"bij,bjk->bik", {2, 3, 4}, {2, 4, 5}},
+      {"bij,bkj->bik", {2, 3, 4}, {2, 5, 4}},
+      {"bshd,bthd->bhst", {2, 3, 2, 4}, {2, 5, 2, 4}},
+      {"bhst,bthd->bshd", {2, 2, 3, 5}, {2, 5, 2, 4}},
+      {"hbk,nk->bhn", {2, 3, 4}, {5, 4}},
+      {"a,b->ab", {3}, {4}},
+      {"a,b->ba", {3}, {4}},
+      {"ak,k->a", {3, 4}, {4}},
+      {"ab,ab->ab", {3, 4}, {3, 4}},
+      {"mbk,bkn->mbn", {3, 2, 4}, {2, 4, 5}},
+      {"kbm,nbk->bmn", {4, 2, 3}, {5, 2, 4}},
+  };
+  std::vector<Case> cases;
+  for (const auto& [equation, a, b] : equations) {
+    const std::string text = equation;
+    cases.push_back({"einsum", {f64(a), f64(b)}, {{"equation", text}}, [text](In t) {
+                       return at::einsum(text, {t[0], t[1]});
+                     }});
+  }
+  return cases;
+}
+
+/// Attention written out: every key-value head repeated for its query heads.
+at::Tensor plain_attention(In t, const std::string& layout, bool causal, double scale) {
+  const bool bshd = layout == "bshd";
+  const at::Tensor q = bshd ? t[0].transpose(1, 2) : t[0];
+  const std::int64_t repeats = q.size(1) / t[1].size(bshd ? 2 : 1);
+  const at::Tensor k = (bshd ? t[1].transpose(1, 2) : t[1]).repeat_interleave(repeats, 1);
+  const at::Tensor v = (bshd ? t[2].transpose(1, 2) : t[2]).repeat_interleave(repeats, 1);
+  at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul(scale);
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  if (causal) {
+    const at::Tensor keys = at::arange(k.size(2), at::TensorOptions(at::kLong));
+    const at::Tensor rows = at::arange(q.size(2), at::TensorOptions(at::kLong)).unsqueeze(1);
+    scores = scores.masked_fill(keys.gt(rows), kHidden);
+  }
+  if (t.size() == 4) {
+    scores = t[3].scalar_type() == at::kBool ? scores.masked_fill(t[3].logical_not(), kHidden)
+                                             : scores.add(t[3].detach());
+  }
+  const at::Tensor y = at::matmul(scores.softmax(3), v);
+  return bshd ? y.transpose(1, 2) : y;
+}
+
+Case attention_case(const std::string& layout,
+                    std::int64_t heads,
+                    std::int64_t groups,
+                    bool causal,
+                    std::int64_t value_width,
+                    Types mask = {}) {
+  const auto shape = [&](std::int64_t h, std::int64_t s, std::int64_t d) {
+    return layout == "bshd" ? ir::Shape{2, s, h, d} : ir::Shape{2, h, s, d};
+  };
+  Case made{"attention",
+            {f64(shape(heads, 5, 4)), f64(shape(groups, 7, 4)), f64(shape(groups, 7, value_width))},
+            {{"layout", layout}, {"causal", causal}, {"scale", 0.7}, {"mask", !mask.empty()}},
+            [=](In t) { return plain_attention(t, layout, causal, 0.7); }};
+  made.inputs.insert(made.inputs.end(), mask.begin(), mask.end());
+  return made;
+}
+
+std::vector<Case> attention_cases() {
+  std::vector<Case> cases;
+  for (const char* const layout : {"bshd", "bhsd"}) {
+    for (const bool causal : {false, true}) {
+      cases.push_back(attention_case(layout, 2, 2, causal, 4));
+      cases.push_back(attention_case(layout, 6, 2, causal, 4));
+      cases.push_back(attention_case(layout, 6, 2, causal, 3));
+    }
+    for (const std::int64_t mask_heads : {1, 6}) {
+      cases.push_back(attention_case(layout, 6, 2, false, 4, {boolean({1, mask_heads, 1, 7})}));
+      cases.push_back(attention_case(layout, 6, 6, false, 4, {boolean({2, mask_heads, 5, 7})}));
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> model_cases() {
+  const Types x{f64({2, 3, 4})};
+  std::vector<Case> cases{
+      {"softmax", x, {{"dim", std::int64_t{1}}}, [](In t) { return t[0].softmax(1); }},
+      {"softmax", x, {{"dim", std::int64_t{2}}}, [](In t) { return t[0].softmax(2); }},
+      {"embedding", {f64({5, 3}), i64({2, 4})}, {}, [](In t) { return at::embedding(t[0], t[1]); }},
+      {"sum_exp",
+       {f64({3, 5}), f64({3})},
+       {},
+       [](In t) { return t[0].detach().sub(t[1].detach().unsqueeze(1)).exp().sum(1); }},
+  };
+  for (const bool weight : {false, true}) {
+    for (const bool bias : {false, true}) {
+      Types inputs{f64({2, 3, 4})};
+      inputs.insert(inputs.end(),
+                    static_cast<std::size_t>(weight) + static_cast<std::size_t>(bias),
+                    f64({3, 4}));
+      cases.push_back(
+          {"layer_norm",
+           inputs,
+           {{"dims", std::int64_t{2}}, {"eps", 1e-5}, {"weight", weight}, {"bias", bias}},
+           [=](In t) {
+             return at::layer_norm(t[0],
+                                   {3, 4},
+                                   weight ? t[1] : at::Tensor(),
+                                   bias ? t[weight ? 2 : 1] : at::Tensor(),
+                                   1e-5);
+           }});
+    }
+  }
+  return cases;
+}
+
+TEST(Kernels, EqualPlainFormulasAndAutograd) {
+  for (const auto cases :
+       {elementwise_cases, shape_cases, product_cases, attention_cases, model_cases}) {
+    for (const Case& sample : cases()) {
+      check(sample);
+    }
+  }
+}
+
+TEST(Kernels, ThereIsOneForEveryOp) {
+  std::set<std::string> kernels;
+  for (const KernelEntry& entry : all_kernels()) {
+    EXPECT_TRUE(kernels.insert(std::string(entry.op)).second) << entry.op << " twice";
+    EXPECT_NE(ops::find(entry.op), nullptr) << entry.op << " is no op";
+  }
+  for (const ops::OpDef* const def : ops::all()) {
+    EXPECT_EQ(kernels.count(std::string(def->name)), 1U) << def->name;
+  }
+}
+
+// logits -> score of the label, whose lse is logsumexp of the same logits.
+TEST(Kernels, LabelScoreIsTheLogProbabilityAndIgnoresWhatItIsTold) {
+  const at::Tensor logits = at::randn({6, 5}, at::TensorOptions(at::kDouble));
+  const at::Tensor target = at::randint(0, 5, {6}, at::TensorOptions(at::kLong));
+  target[2] = -100;
+  const Case sample{
+      "label_score", {f64({6, 5}), i64({6}), f64({6})}, {{"ignore_index", std::int64_t{-100}}}, {}};
+  OpRun run(sample, {logits, target, logits.logsumexp({1})});
+  const at::Tensor tracked = logits.clone().requires_grad_(true);
+  const at::Tensor kept = target.ne(-100);
+  const at::Tensor truth =
+      tracked.log_softmax(1).gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1).mul(kept);
+  expect_close(run.output(), truth.detach(), "forward");
+  const at::Tensor g = at::randn({6}, at::TensorOptions(at::kDouble));
+  truth.mul(g).sum().backward();
+  expect_close(run.gradients(g)[0], tracked.grad(), "gradient");
+}
+
+// Two shards of a table or of the classes, run one after the other, sum up to the whole.
+TEST(Kernels, ShardsOfLookupsSumToTheWhole) {
+  const at::Tensor weight = at::randn({6, 3}, at::TensorOptions(at::kDouble));
+  const at::Tensor ids = at::randint(0, 6, {4, 2}, at::TensorOptions(at::kLong));
+  const at::Tensor g = at::randn({4, 2, 3}, at::TensorOptions(at::kDouble));
+  const at::Tensor logits = at::randn({5, 6}, at::TensorOptions(at::kDouble));
+  const at::Tensor target = at::randint(0, 6, {5}, at::TensorOptions(at::kLong));
+  target[1] = -100;
+  const at::Tensor lse = logits.logsumexp({1});
+  const Attributes none;
+  const Attributes rows{{"rows", std::int64_t{6}}};
+  const Attributes ignore{{"ignore_index", std::int64_t{-100}}};
+  const auto whole =
+      [](const char* op, const Tensors& in, const Attributes& a, const ir::Shape& shape) {
+        const std::vector<ir::TensorType> types{f64(shape)};
+        return find_kernel(op)({in, a, types, {}, {}})[0];
+      };
+  at::Tensor looked_up;
+  at::Tensor score;
+  Tensors weight_gradients;
+  Tensors logit_gradients;
+  for (const std::int64_t start : {0, 3}) {
+    const GlobalAxis axis{"v", -1, start, 3, 6};
+    const auto shard =
+        [&](const char* op, const Tensors& in, const Attributes& a, const ir::Shape& shape) {
+          const std::vector<ir::TensorType> types{f64(shape)};
+          return find_kernel(op)({in, a, types, {axis}, {}})[0];
+        };
+    const at::Tensor part = shard("embedding", {weight.narrow(0, start, 3), ids}, none, {4, 2, 3});
+    looked_up = looked_up.defined() ? looked_up.add(part) : part;
+    weight_gradients.push_back(shard("embedding_backward", {g, ids}, rows, {3, 3}));
+    const at::Tensor columns = logits.narrow(1, start, 3).contiguous();
+    const at::Tensor scores = shard("label_score", {columns, target, lse}, ignore, {5});
+    score = score.defined() ? score.add(scores) : scores;
+    logit_gradients.push_back(
+        shard("label_score_backward", {lse, columns, target, lse}, ignore, {5, 3}));
+  }
+  expect_close(looked_up, at::embedding(weight, ids), "embedding");
+  expect_close(at::cat(weight_gradients),
+               whole("embedding_backward", {g, ids}, rows, {6, 3}),
+               "embedding_backward");
+  expect_close(score, whole("label_score", {logits, target, lse}, ignore, {5}), "label_score");
+  expect_close(at::cat(logit_gradients, 1),
+               whole("label_score_backward", {lse, logits, target, lse}, ignore, {5, 6}),
+               "label_score_backward");
+}
+
+TEST(Kernels, DropoutDependsOnTheGlobalIndexOnly) {
+  const at::Tensor x = at::full({6, 8, 10}, 1.0, at::TensorOptions(at::kFloat));
+  const Attributes attributes{{"p", 0.3}, {"seed", std::int64_t{4}}};
+  const std::vector<ir::TensorType> whole_type{{ir::DType::kFloat32, {6, 8, 10}}};
+  const RandomState state{1, 2, 3};
+  const Kernel kernel = find_kernel("dropout");
+  const at::Tensor whole = kernel({{x}, attributes, whole_type, {}, state})[0];
+  EXPECT_NEAR(whole.eq(0).to(at::kFloat).mean().item<double>(), 0.3, 0.08);
+  EXPECT_NEAR(whole.max().item<double>(), 1 / 0.7, 1e-6);
+  const std::vector<ir::TensorType> part_type{{ir::DType::kFloat32, {3, 8, 5}}};
+  const std::vector<GlobalAxis> positions{{"a", 0, 3, 3, 6}, {"b", 1, 0, 8, 8}, {"c", 2, 5, 5, 10}};
+  const at::Tensor part = kernel({{x.narrow(0, 0, 3).narrow(2, 0, 5).contiguous()},
+                                  attributes,
+                                  part_type,
+                                  positions,
+                                  state})[0];
+  EXPECT_TRUE(at::allclose(part, whole.narrow(0, 3, 3).narrow(2, 5, 5)));
+  const at::Tensor later = kernel({{x}, attributes, whole_type, {}, RandomState{1, 3, 3}})[0];
+  EXPECT_FALSE(at::allclose(later, whole));
+}
+
+TEST(Kernels, IotaStartsWhereTheShardDoes) {
+  const Attributes attributes{
+      {"shape", IntList{2, 6}}, {"dim", std::int64_t{1}}, {"dtype", std::string("i64")}};
+  const std::vector<ir::TensorType> type{{ir::DType::kInt64, {2, 3}}};
+  const at::Tensor part = find_kernel("iota")({{}, attributes, type, {{"b", 1, 3, 3, 6}}, {}})[0];
+  EXPECT_EQ(part[1][0].item<std::int64_t>(), 3);
+  EXPECT_EQ(part[0][2].item<std::int64_t>(), 5);
+}
+
+}  // namespace
+}  // namespace shardplan::runtime
