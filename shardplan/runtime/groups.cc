@@ -58,7 +58,6 @@ class ProcessGroupOf final : public Group {
     group_->all_to_all_single(to, from, equal_splits, equal_splits)->wait();
   }
   void exchange(at::Tensor output, std::int64_t from, at::Tensor input, std::int64_t to) override {
-    constexpr int kTag = 0;
     std::vector<at::Tensor> received{bytes_of(output)};
     std::vector<at::Tensor> sent{bytes_of(input)};
     const auto receiving = group_->recv(received, static_cast<int>(from), kTag);
@@ -66,16 +65,28 @@ class ProcessGroupOf final : public Group {
     receiving->wait();
     sending->wait();
   }
+  void send(at::Tensor tensor, std::int64_t to) override {
+    std::vector<at::Tensor> sent{bytes_of(tensor)};
+    group_->send(sent, static_cast<int>(to), kTag)->wait();
+  }
+  void receive(at::Tensor tensor, std::int64_t from) override {
+    std::vector<at::Tensor> received{bytes_of(tensor)};
+    group_->recv(received, static_cast<int>(from), kTag)->wait();
+  }
   void barrier() override { group_->barrier()->wait(); }
 
  private:
+  static constexpr int kTag = 0;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
 class GlooGroups final : public GroupSource {
  public:
-  GlooGroups(c10::intrusive_ptr<c10d::Store> store, std::int64_t rank, Seconds timeout)
-      : store_(std::move(store)), rank_(rank), timeout_(timeout) {}
+  GlooGroups(c10::intrusive_ptr<c10d::Store> store,
+             std::string host,
+             std::int64_t rank,
+             Seconds timeout)
+      : store_(std::move(store)), host_(std::move(host)), rank_(rank), timeout_(timeout) {}
 
   Result<std::shared_ptr<Group>> group(const Ranks& ranks) override {
     std::string name = "shardplan";
@@ -85,7 +96,9 @@ class GlooGroups final : public GroupSource {
     try {
       const auto position = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
       const auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_));
-      options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+      options->devices.push_back(host_.empty()
+                                     ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                     : c10d::ProcessGroupGloo::createDeviceForHostname(host_));
       options->threads = 1;
       const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
           c10::make_intrusive<c10d::PrefixStore>(name, store_),
@@ -107,6 +120,7 @@ class GlooGroups final : public GroupSource {
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
+  std::string host_;  ///< whose network device the groups use
   std::int64_t rank_;
   Seconds timeout_;
 };
@@ -133,40 +147,44 @@ std::shared_ptr<Group> wrap_process_group(const c10::intrusive_ptr<c10d::Process
   return std::make_shared<ProcessGroupOf>(group);
 }
 
-std::unique_ptr<GroupSource> gloo_groups(c10::intrusive_ptr<c10d::Store> store,
-                                         std::int64_t rank,
-                                         Seconds timeout) {
-  return std::make_unique<GlooGroups>(std::move(store), rank, timeout);
-}
-
 std::unique_ptr<GroupSource> given_groups(std::map<Ranks, std::shared_ptr<Group>> groups) {
   return std::make_unique<GivenGroups>(std::move(groups));
 }
 
-Result<c10::intrusive_ptr<c10d::Store>> tcp_store(const std::string& host,
-                                                  int port,
-                                                  std::int64_t rank,
-                                                  std::int64_t world_size,
-                                                  Seconds timeout) {
+Result<std::unique_ptr<GroupSource>> process_groups(const Rendezvous& at) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(port);
-  options.isServer = rank == 0;
-  options.numWorkers = static_cast<std::size_t>(world_size);
+  options.port = static_cast<std::uint16_t>(at.port);
+  options.isServer = at.rank == 0;
+  options.numWorkers = static_cast<std::size_t>(at.world_size);
   options.waitWorkers = true;
-  options.timeout = milliseconds(timeout);
+  options.timeout = milliseconds(at.meeting_timeout);
+  if (at.rank == 0 && at.listening_socket >= 0) {
+    options.masterListenFd = at.listening_socket;
+  }
+  const bool here = at.host == "127.0.0.1" || at.host == "localhost";
   try {
-    return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::TCPStore>(host, options));
+    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(at.host, options);
+    // Of several machines each uses the device that its own name leads to.
+    return std::unique_ptr<GroupSource>(std::make_unique<GlooGroups>(
+        std::move(store), here ? "127.0.0.1" : "", at.rank, at.collective_timeout));
   } catch (const std::exception& error) {
-    return Error{
-        ErrorCode::kRuntime,
-        "the ranks cannot meet at " + host + ":" + std::to_string(port) + ": " + error.what(),
-        "rank " + std::to_string(rank),
-        {"is the port busy? set MASTER_PORT to a free one"}};
+    const std::string what = error.what();
+    return Error{ErrorCode::kRuntime,
+                 "the ranks cannot meet at " + at.host + ":" + std::to_string(at.port) + ": " +
+                     what.substr(0, what.find('\n')),
+                 "rank " + std::to_string(at.rank),
+                 {"if the port is busy, set MASTER_PORT to a free one"}};
   }
 }
 
-c10::intrusive_ptr<c10d::Store> thread_store() {
-  return c10::make_intrusive<c10d::HashStore>();
+std::vector<std::unique_ptr<GroupSource>> thread_groups(std::int64_t count,
+                                                        Seconds collective_timeout) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::unique_ptr<GroupSource>> sources;
+  for (std::int64_t rank = 0; rank < count; ++rank) {
+    sources.push_back(std::make_unique<GlooGroups>(store, "127.0.0.1", rank, collective_timeout));
+  }
+  return sources;
 }
 
 std::vector<Ranks> needed_groups(const lower::Program& program) {

@@ -14,7 +14,6 @@
 
 namespace c10d {
 class ProcessGroup;
-class Store;
 }  // namespace c10d
 
 namespace shardplan::runtime {
@@ -43,6 +42,8 @@ class Group {
                               sharding::Reduction reduction) = 0;
   /// Row i of `input` goes to member i; row i of `output` comes from member i. Any dtype.
   virtual void all_to_all(at::Tensor output, at::Tensor input) = 0;
+  virtual void send(at::Tensor tensor, std::int64_t to) = 0;
+  virtual void receive(at::Tensor tensor, std::int64_t from) = 0;
   /// Sends `input` to one member and receives `output` from one; neither may be oneself.
   virtual void exchange(at::Tensor output,
                         std::int64_t from,
@@ -69,15 +70,26 @@ class GroupSource {
   virtual Result<std::shared_ptr<Group>> group(const Ranks& ranks) = 0;
 };
 
-/// Gloo over loopback TCP, meeting at a store. `timeout` is how long a collective waits for a peer.
-[[nodiscard]] std::unique_ptr<GroupSource> gloo_groups(c10::intrusive_ptr<c10d::Store> store,
-                                                       std::int64_t rank,
-                                                       Seconds timeout);
-/// The store of processes at host:port; rank 0 serves it. Errors: a busy port, no server in time.
-[[nodiscard]] Result<c10::intrusive_ptr<c10d::Store>> tcp_store(
-    const std::string& host, int port, std::int64_t rank, std::int64_t world_size, Seconds timeout);
-/// The store of ranks that are threads of this process.
-[[nodiscard]] c10::intrusive_ptr<c10d::Store> thread_store();
+/// Where the processes of a run meet.
+struct Rendezvous {
+  std::string host{};
+  int port = 0;
+  /// Rank 0: a socket that listens at the port already, taken over; -1 = bind here.
+  int listening_socket = -1;
+  std::int64_t rank = 0;
+  std::int64_t world_size = 1;
+  Seconds meeting_timeout = 300;
+  Seconds collective_timeout = 60;  ///< how long a collective waits for a peer
+};
+
+/// Gloo between processes, meeting at a TCP store that rank 0 serves. Groups talk over the loopback
+/// device when the host is this machine, else over the device that reaches the host. Errors: a busy
+/// port, no server in time.
+[[nodiscard]] Result<std::unique_ptr<GroupSource>> process_groups(const Rendezvous& rendezvous);
+
+/// Gloo between `count` ranks that are threads of this process: one source for each.
+[[nodiscard]] std::vector<std::unique_ptr<GroupSource>> thread_groups(std::int64_t count,
+                                                                      Seconds collective_timeout);
 
 /// Groups made elsewhere (torch.distributed): by ranks.
 [[nodiscard]] std::unique_ptr<GroupSource> given_groups(

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "ranks.h"
 

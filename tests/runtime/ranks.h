@@ -12,13 +12,10 @@ namespace shardplan::runtime {
 /// Runs `body` once for each rank, each on a thread of its own, with Gloo groups between them.
 inline void run_ranks(std::int64_t count,
                       const std::function<void(std::int64_t rank, GroupSource& groups)>& body) {
-  const c10::intrusive_ptr<c10d::Store> store = thread_store();
+  const std::vector<std::unique_ptr<GroupSource>> groups = thread_groups(count, 30);
   std::vector<std::thread> threads;
   for (std::int64_t rank = 0; rank < count; ++rank) {
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<GroupSource> groups = gloo_groups(store, rank, 30);
-      body(rank, *groups);
-    });
+    threads.emplace_back([&, rank] { body(rank, *groups[static_cast<std::size_t>(rank)]); });
   }
   for (std::thread& thread : threads) {
     thread.join();

@@ -1,0 +1,236 @@
+#include "shardplan/runtime/verify.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "shardplan/runtime/collectives.h"
+
+namespace shardplan::runtime {
+namespace {
+
+constexpr double kNoise = 1e-6;
+
+/// Of a contiguous tensor's bytes: equal for equal content. Multiply and rotate by words.
+std::int64_t hash_of(const at::Tensor& tensor) {
+  const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
+  std::uint64_t hash = 0x9e3779b97f4a7c15;
+  for (std::size_t left = tensor.nbytes(); left > 0;) {
+    std::uint64_t word = 0;
+    const std::size_t length = std::min(left, sizeof(word));
+    std::memcpy(&word, bytes, length);
+    hash = (hash ^ word) * 0xff51afd7ed558ccd;
+    hash ^= hash >> 29U;
+    bytes += length;
+    left -= length;
+  }
+  return static_cast<std::int64_t>(hash);
+}
+
+/// Largest |a − b|; infinite where either is not a number.
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  double largest = 0;
+  const at::Tensor flat_a = a.reshape({-1});
+  const at::Tensor flat_b = b.reshape({-1});
+  constexpr std::int64_t kRun = std::int64_t{1} << 20;
+  for (std::int64_t start = 0; start < flat_a.numel(); start += kRun) {
+    const std::int64_t count = std::min(kRun, flat_a.numel() - start);
+    const at::Tensor part_a = flat_a.narrow(0, start, count).to(at::kDouble);
+    const at::Tensor part_b = flat_b.narrow(0, start, count).to(at::kDouble);
+    const double here = part_a.sub(part_b).abs_().max().item<double>();
+    largest = std::isnan(here) ? std::numeric_limits<double>::infinity() : std::max(largest, here);
+  }
+  return largest;
+}
+
+double largest_magnitude(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
+}
+
+double relative(double difference, double magnitude) {
+  if (difference == 0) {
+    return 0;
+  }
+  return magnitude > 0 ? difference / magnitude : std::numeric_limits<double>::infinity();
+}
+
+/// For every rank, whether it must send its part: no rank before it has the same place of the
+/// tensor with the same content.
+std::vector<bool> senders(const Executor& run,
+                          const Executor::Part& part,
+                          const std::vector<std::int64_t>& hashes) {
+  const cluster::DeviceMesh& mesh = run.program().mesh;
+  std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> seen;
+  std::vector<bool> sends;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    std::vector<std::int64_t> place;
+    for (std::int64_t d = 0; d < part.tensor.dim(); ++d) {
+      place.push_back(part_number(
+          mesh, static_cast<std::int64_t>(rank), part.spec.axes_of(static_cast<int>(d))));
+    }
+    std::pair<std::vector<std::int64_t>, std::int64_t> key(std::move(place), hashes[rank]);
+    sends.push_back(std::find(seen.begin(), seen.end(), key) == seen.end());
+    seen.push_back(std::move(key));
+  }
+  return sends;
+}
+
+}  // namespace
+
+double tolerance(const ir::Graph& step) {
+  double widest = 1e-9;
+  for (const ir::Value& value : step.values()) {
+    if (value.kind != ir::ValueKind::kParameter || !ir::is_floating(value.type.dtype)) {
+      continue;
+    }
+    switch (value.type.dtype) {
+      case ir::DType::kFloat64:
+        break;
+      case ir::DType::kFloat32:
+        widest = std::max(widest, 1e-4);
+        break;
+      default:
+        widest = std::max(widest, 3e-2);
+    }
+  }
+  return widest;
+}
+
+plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like) {
+  plan::Plan plan = like;
+  plan.mesh = {};
+  plan.strategies.assign(step.ops().size(), sharding::Strategy{});
+  for (auto& [value, layout] : plan.layouts) {
+    layout = sharding::ShardingSpec{};
+  }
+  plan.recompute.clear();
+  return plan;
+}
+
+Result<std::unique_ptr<Verifier>> Verifier::create(const ir::Graph& step,
+                                                   const plan::Plan& plan,
+                                                   std::int64_t rank,
+                                                   std::uint64_t seed,
+                                                   const Heartbeat& heartbeat) {
+  std::unique_ptr<Verifier> made(new Verifier(step));
+  made->heartbeat_ = heartbeat;
+  if (rank != 0) {
+    return made;
+  }
+  const sharding::StepPrice free = [](const sharding::ReshardStep&, const ir::TensorType&) {
+    return 0.0;
+  };
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      lower::Program program,
+      lower::lower(step, one_device_plan(step, plan), free, {.keep_gradients = true}));
+  made->program_ = std::make_unique<lower::Program>(std::move(program));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      made->reference_, Executor::create({step, *made->program_, 0, seed, nullptr, heartbeat}));
+  return made;
+}
+
+void Verifier::note(double relative, const std::string& where) {
+  if (relative > worst_.relative || worst_.where.empty()) {
+    worst_ = {relative, where + ", step " + std::to_string(steps_)};
+  }
+}
+
+void Verifier::compare_loss(double loss, double reference) {
+  losses_.push_back(reference);
+  const double difference = std::abs(loss - reference);
+  note(std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                              : relative(difference, std::abs(reference)),
+       "loss");
+}
+
+void Verifier::compare_tensor(const Executor& run,
+                              const Executor::Part& part,
+                              const at::Tensor& reference,
+                              double floor,
+                              const std::string& name) {
+  if (heartbeat_) {
+    heartbeat_(run.rank() != 0);
+  }
+  const std::int64_t world = run.program().mesh.size();
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(world), 0);
+  if (world > 1) {
+    const at::Tensor all = at::empty({world}, at::TensorOptions(at::kLong));
+    run.world()->all_gather(
+        all, at::empty({1}, at::TensorOptions(at::kLong)).fill_(hash_of(part.tensor)));
+    std::memcpy(hashes.data(), all.const_data_ptr(), all.nbytes());
+  }
+  const std::vector<bool> sends = senders(run, part, hashes);
+  if (run.rank() != 0) {
+    if (sends[static_cast<std::size_t>(run.rank())]) {
+      run.world()->send(part.tensor, 0);
+    }
+    return;
+  }
+  double difference = 0;
+  for (std::int64_t rank = 0; rank < world; ++rank) {
+    if (!sends[static_cast<std::size_t>(rank)]) {
+      continue;
+    }
+    at::Tensor received = part.tensor;
+    if (rank != 0) {
+      received = at::empty(part.tensor.sizes(), part.tensor.options());
+      run.world()->receive(received, rank);
+    }
+    difference = std::max(
+        difference,
+        largest_difference(received, shard_view(reference, part.spec, run.program().mesh, rank)));
+  }
+  note(relative(difference, std::max(floor, largest_magnitude(reference))), name);
+}
+
+Status Verifier::compare_step(const Executor& run, double loss, const InputSource& inputs) {
+  const at::NoGradGuard no_grad;
+  ++steps_;
+  double gradient_floor = 0;
+  double parameter_floor = 0;
+  if (reference_ != nullptr) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const double reference, reference_->run_step(inputs));
+    compare_loss(loss, reference);
+    for (const auto& [parameter, part] : reference_->gradients()) {
+      gradient_floor = std::max(gradient_floor, kNoise * largest_magnitude(part.tensor));
+    }
+  }
+  try {
+    for (const auto& [parameter, part] : run.gradients()) {
+      const at::Tensor truth =
+          reference_ == nullptr ? at::Tensor() : reference_->gradients().at(parameter).tensor;
+      compare_tensor(
+          run, part, truth, gradient_floor, "gradient of " + step_.value(parameter).name);
+    }
+    for (const lower::Resident& resident : run.program().residents) {
+      if (step_.value(resident.global).kind != ir::ValueKind::kParameter) {
+        continue;
+      }
+      const at::Tensor truth =
+          reference_ == nullptr ? at::Tensor() : reference_->resident(resident.global).tensor;
+      if (reference_ != nullptr) {
+        parameter_floor = std::max(parameter_floor, kNoise * largest_magnitude(truth));
+      }
+      compare_tensor(run,
+                     run.resident(resident.global),
+                     truth,
+                     parameter_floor,
+                     "parameter " + step_.value(resident.global).name);
+    }
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    return Error{ErrorCode::kRuntime,
+                 "the comparison with one device broke off: " + what.substr(0, what.find('\n')),
+                 "rank " + std::to_string(run.rank()) + ", step " + std::to_string(steps_),
+                 {}};
+  }
+  return {};
+}
+
+}  // namespace shardplan::runtime

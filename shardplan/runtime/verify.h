@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardplan/plan/plan.h"
+#include "shardplan/runtime/executor.h"
+
+namespace shardplan::runtime {
+
+/// What a comparison of a distributed run with one device found so far.
+struct Difference {
+  double relative = 0;  ///< largest |a − b| over a tensor / largest |b| of it
+  std::string where{};  ///< "gradient of h.0.attn.weight, step 2"
+};
+
+/// Relative difference up to which a run counts as equal to one device: 1e-9 when all trained
+/// parameters are fp64, 1e-4 for fp32, 3e-2 where any is narrower.
+[[nodiscard]] double tolerance(const ir::Graph& step);
+
+/// Compares a distributed run with the same step graph run by rank 0 alone, from the same seed: the
+/// loss, every gradient and every updated parameter after every step. Only rank 0 holds the
+/// reference; every other rank sends the parts that differ bit by bit from those that a rank before
+/// it holds of the same place. Tensors whose largest magnitude is below 1e-6 of the largest of all
+/// gradients (or parameters) are measured against that instead: they are rounding noise around
+/// zero, such as the gradient of a bias in front of a softmax.
+class Verifier {
+ public:
+  /// On rank 0, sets up the reference; cheap on the others.
+  static Result<std::unique_ptr<Verifier>> create(const ir::Graph& step,
+                                                  const plan::Plan& plan,
+                                                  std::int64_t rank,
+                                                  std::uint64_t seed,
+                                                  const Heartbeat& heartbeat);
+
+  /// Runs the reference's step (on rank 0) and compares. All ranks call after each of their steps.
+  Status compare_step(const Executor& run, double loss, const InputSource& inputs);
+
+  [[nodiscard]] const Difference& worst() const { return worst_; }
+  [[nodiscard]] const std::vector<double>& reference_losses() const { return losses_; }
+
+ private:
+  explicit Verifier(const ir::Graph& step) : step_(step) {}
+
+  void compare_loss(double loss, double reference);
+  void compare_tensor(const Executor& run,
+                      const Executor::Part& part,
+                      const at::Tensor& reference,
+                      double floor,
+                      const std::string& name);
+  void note(double relative, const std::string& where);
+
+  const ir::Graph& step_;
+  Heartbeat heartbeat_{};
+  std::unique_ptr<lower::Program> program_{};
+  std::unique_ptr<Executor> reference_{};
+  std::vector<double> losses_{};
+  Difference worst_{};
+  std::int64_t steps_ = 0;
+};
+
+/// The plan of one device: no mesh, nothing sharded, nothing recomputed.
+[[nodiscard]] plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like);
+
+}  // namespace shardplan::runtime
