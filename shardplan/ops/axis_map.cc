@@ -261,8 +261,6 @@ void factor_group(AxisMap& map,
                   std::pair<std::size_t, std::size_t> input_range,
                   const ir::Shape& result,
                   std::pair<std::size_t, std::size_t> result_range) {
-  DimAxes input_axes(input.size());
-  DimAxes result_axes(result.size());
   AxisMap factored = map;
   auto [i, input_end] = input_range;
   auto [j, result_end] = result_range;

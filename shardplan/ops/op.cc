@@ -35,7 +35,7 @@ Types types_of(const ir::Graph& graph, const std::vector<ir::ValueId>& values) {
 
 Result<Types> infer(const ir::Op& op, const OpDef& def, Inputs inputs) {
   Result<Types> types = def.infer(inputs, op.attributes);
-  Status status = types ? Status{} : Status{std::move(types).error()};
+  Status status = types ? Status{} : Status{types.error()};
   for (std::size_t i = 0; status && i < types->size(); ++i) {
     status = check_result((*types)[i]);
   }

@@ -27,8 +27,8 @@ std::vector<OpDef> joined_families() {
 }
 
 const std::vector<OpDef>& sorted_table() {
-  static const std::vector<OpDef> kTable = joined_families();
-  return kTable;
+  static const std::vector<OpDef> table = joined_families();
+  return table;
 }
 
 }  // namespace

@@ -210,6 +210,7 @@ class Differentiator {
       reached = reached || output_gradients.back().valid();
     }
     std::vector<bool> needed;
+    needed.reserve(op.inputs.size());
     for (const ir::ValueId input : op.inputs) {
       needed.push_back(differentiable_[input.index()]);
     }

@@ -161,7 +161,7 @@ class BatchCut {
     return {};
   }
 
-  Status check_axis(const ir::Op& op, const ops::Axis& axis) const {
+  [[nodiscard]] Status check_axis(const ir::Op& op, const ops::Axis& axis) const {
     if (axis.role == ops::AxisRole::kMax) {
       return needs_whole_batch(op, "it takes a maximum over the batch");
     }

@@ -125,7 +125,7 @@ class NarrowCopy {
     if (original.name == "sum_exp") {
       return copy_.append(id, std::move(op));
     }
-    DType dtype = is_wide(id, op) ? DType::kFloat32 : DType::kBFloat16;
+    const DType dtype = is_wide(id, op) ? DType::kFloat32 : DType::kBFloat16;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       const bool as_is = original.name == "label_score" && i == 0;
       if (is_floating(copy_.to().type(op.inputs[i])) && !as_is) {

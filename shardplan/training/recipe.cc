@@ -48,6 +48,7 @@ constexpr std::array<std::pair<std::string_view, Precision>, 4> kPrecisions{
 template <class Table>
 std::vector<std::string> names_of(const Table& table) {
   std::vector<std::string> names;
+  names.reserve(table.size());
   for (const auto& [name, value] : table) {
     names.emplace_back(name);
   }

@@ -228,7 +228,7 @@ TEST(Gradient, OfEinsum) {
     const std::string second = text.substr(4, text.find("->") - 4);
     ir::Shape shape;
     for (const char letter : second) {
-      shape.push_back(std::string("abcd").find(letter) + 2);
+      shape.push_back(letter - 'a' + 2);
     }
     GraphBuilder b(ir::DType::kFloat64);
     const ValueId y = b.einsum(text, b.parameter("p", {2, 3, 4}), b.parameter("q", shape));
