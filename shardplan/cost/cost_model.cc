@@ -40,6 +40,37 @@ double vector_rate(const cluster::Device& device, std::string_view dtype) {
   return std::min(rate_of(device, dtype), rate_of(device, "f32"));
 }
 
+/// Times that a collective's tensor is copied on the device. An all-reduce works on a copy of its
+/// input, an all-gather is unpacked unless its parts lie one after the other in the output, a
+/// reduce-scatter is packed, an all-to-all both. (A slice is priced as a copy itself.)
+double copies(const sharding::ReshardStep& step,
+              const ir::TensorType& type,
+              const cluster::DeviceMesh& mesh) {
+  switch (step.kind) {
+    case CollectiveKind::kAllGather: {
+      // Local sizes of the dimensions outside `dim`; cut down to 1 they do not part the runs.
+      std::int64_t outer = 1;
+      for (int d = 0; d < step.dim; ++d) {
+        outer *= type.shape[static_cast<std::size_t>(d)];
+      }
+      for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        const int dim = step.to.dim_of(static_cast<int>(axis));
+        outer /= dim >= 0 && dim < step.dim ? mesh.axes[axis].size : 1;
+      }
+      return outer == 1 && std::is_sorted(step.axes.begin(), step.axes.end()) ? 0 : 1;
+    }
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllReduce:
+      return 1;
+    case CollectiveKind::kAllToAll:
+      return 2;
+    case CollectiveKind::kSlice:
+    case CollectiveKind::kCollectivePermute:
+      break;
+  }
+  return 0;
+}
+
 }  // namespace
 
 struct CostModel::Tables {
@@ -132,7 +163,8 @@ Seconds CostModel::reshard_step(const sharding::ReshardStep& step,
       bytes /= mesh().axes[axis].size;
     }
   }
-  return collective(step.kind, bytes, step.axes);
+  const double copied = copies(step, type, mesh()) * 2 * static_cast<double>(bytes);
+  return collective(step.kind, bytes, step.axes) + (copied > 0 ? tables_->memory(copied) : 0);
 }
 
 const cluster::Cluster& CostModel::cluster() const {

@@ -45,7 +45,9 @@ class CostModel {
                                    Bytes bytes,
                                    const std::vector<int>& axes) const;
 
-  /// A step of a change of layout, for sharding::Resharder.
+  /// A step of a change of layout, for sharding::Resharder: the collective, and the local copies
+  /// that it needs (the runtime keeps the input, and packs parts that do not lie one after the
+  /// other in memory).
   [[nodiscard]] Seconds reshard_step(const sharding::ReshardStep& step,
                                      const ir::TensorType& type) const;
 

@@ -123,46 +123,73 @@ TEST(KernelProperty, MoreWorkAndSlowerDevicesNeverCostLess) {
 TEST(ReshardStep, BytesAreThoseOfTheFullTensorOfTheGroup) {
   const CostModel cost(box(), grid());
   const ir::TensorType type{ir::DType::kFloat32, {64, 128}};  // 32768 bytes
+  const auto copy = [](double bytes) { return 5e-6 + 2 * bytes / 0.8e12; };
   ReshardStep step;
 
-  // [data, tensor] -> [data, -]: each device ends with half of the tensor.
+  // [data, tensor] -> [data, -]: each device ends with half of the tensor, unpacked.
   step.kind = CollectiveKind::kAllGather;
   step.axes = {1};
+  step.dim = 1;
   step.from.shard(0, 0);
   step.from.shard(1, 1);
   step.to.shard(0, 0);
-  EXPECT_EQ(cost.reshard_step(step, type), cost.collective(CollectiveKind::kAllGather, 16384, {1}));
+  EXPECT_EQ(cost.reshard_step(step, type),
+            cost.collective(CollectiveKind::kAllGather, 16384, {1}) + copy(16384));
 
   step = {};
   step.kind = CollectiveKind::kReduceScatter;
   step.axes = {1};
+  step.dim = 1;
   step.from.shard(0, 0);
   step.from.make_partial(1, Reduction::kSum);
   step.to.shard(0, 0);
   step.to.shard(1, 1);
   EXPECT_EQ(cost.reshard_step(step, type),
-            cost.collective(CollectiveKind::kReduceScatter, 16384, {1}));
+            cost.collective(CollectiveKind::kReduceScatter, 16384, {1}) + copy(16384));
 
   step.kind = CollectiveKind::kAllReduce;
   step.to = {};
   step.to.shard(0, 0);
-  EXPECT_EQ(cost.reshard_step(step, type), cost.collective(CollectiveKind::kAllReduce, 16384, {1}));
+  EXPECT_EQ(cost.reshard_step(step, type),
+            cost.collective(CollectiveKind::kAllReduce, 16384, {1}) + copy(16384));
 
   step = {};
   step.kind = CollectiveKind::kAllToAll;
   step.axes = {0, 1};
+  step.dim = 0;
+  step.split_dim = 1;
   step.from.shard(0, 0);
   step.from.shard(0, 1);
   step.to.shard(1, 0);
   step.to.shard(1, 1);
   EXPECT_EQ(cost.reshard_step(step, type),
-            cost.collective(CollectiveKind::kAllToAll, 4096, {0, 1}));
+            cost.collective(CollectiveKind::kAllToAll, 4096, {0, 1}) + copy(2 * 4096));
 
   step = {};
   step.kind = CollectiveKind::kSlice;
   step.axes = {1};
+  step.dim = 1;
   step.to.shard(1, 1);
-  EXPECT_NEAR(cost.reshard_step(step, type), 5e-6 + 2 * 8192 / 0.8e12, 1e-15);
+  EXPECT_NEAR(cost.reshard_step(step, type), copy(8192), 1e-15);
+}
+
+TEST(ReshardStep, GatheringTheOutermostDimensionNeedsNoCopy) {
+  const CostModel cost(box(), grid());
+  const ir::TensorType type{ir::DType::kFloat32, {2, 64, 128}};
+  const Bytes bytes = type.bytes();
+  ReshardStep step;
+  step.kind = CollectiveKind::kAllGather;
+  step.axes = {1};
+  step.dim = 1;
+  step.from.shard(0, 0);
+  step.from.shard(1, 1);
+  step.to.shard(0, 0);  // one row of dimension 0 on each device
+  EXPECT_EQ(cost.reshard_step(step, type),
+            cost.collective(CollectiveKind::kAllGather, bytes / 2, {1}));
+  step.axes = {1, 0};  // the parts come in the order of the ranks: another one
+  step.to = {};
+  EXPECT_GT(cost.reshard_step(step, type),
+            cost.collective(CollectiveKind::kAllGather, bytes, {1, 0}));
 }
 
 }  // namespace
