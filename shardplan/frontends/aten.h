@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "shardplan/frontends/builder.h"
+#include "shardplan/frontends/const_tensor.h"
+#include "shardplan/frontends/exported_program.h"
+
+/// How ATen's operators become ops of the graph: one row of a table an operator, one file a family.
+namespace shardplan::frontends {
+
+/// A tensor of the exported graph: known content, or a value of our graph, or both once the
+/// constant has been put into the graph.
+struct Operand {
+  std::optional<ConstTensor> constant;
+  ir::ValueId value;
+};
+
+/// What the import of one archive carries from call to call.
+struct ImportState {
+  const ExportedProgram& program;
+  Builder& builder;
+  std::unordered_map<std::string, Operand> operands{};
+  /// Results of log_softmax over the last dimension, with its operand: nll_loss of one is
+  /// cross-entropy.
+  std::unordered_map<ir::ValueId, ir::ValueId> log_softmax_operand{};
+  std::int64_t dropout_sites = 0;
+};
+
+/// One call of an ATen operator while it is being imported: typed access to its named arguments,
+/// and the place for its results. Every getter keeps the first error in the builder and then
+/// returns something harmless, so a mapping checks `ok()` only before it looks into shapes.
+class AtenCall {
+ public:
+  AtenCall(ImportState& state, const ExportedNode& node);
+
+  [[nodiscard]] Builder& builder() { return state_.builder; }
+  [[nodiscard]] ImportState& state() { return state_; }
+  [[nodiscard]] const ExportedNode& node() const { return node_; }
+  [[nodiscard]] bool ok() const { return state_.builder.ok(); }
+  /// Name of our op that the table gives for this operator.
+  [[nodiscard]] std::string_view ours() const { return ours_; }
+  void set_ours(std::string_view ours) { ours_ = ours; }
+
+  // Arguments that are no tensors. An argument that is missing or None has the fallback; one of
+  // another kind is an error.
+  [[nodiscard]] bool given(std::string_view name) const;
+  [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t fallback);
+  [[nodiscard]] double real(std::string_view name, double fallback);
+  [[nodiscard]] bool flag(std::string_view name, bool fallback);
+  [[nodiscard]] std::string text(std::string_view name, const std::string& fallback);
+  [[nodiscard]] std::vector<std::int64_t> integers(std::string_view name);
+  [[nodiscard]] std::optional<ir::DType> dtype(std::string_view name);
+  /// A dimension argument, counted from the front and checked against the rank.
+  [[nodiscard]] std::size_t dim(std::string_view name, std::int64_t fallback, std::int64_t rank);
+  /// The same for a list; an empty or missing list is all dimensions. Sorted.
+  [[nodiscard]] ir::IntList dims(std::string_view name, std::int64_t rank);
+  /// A number, or a tensor whose elements are all equal and known.
+  [[nodiscard]] std::optional<Number> number(std::string_view name) const;
+
+  // Tensors.
+  /// Known content, or null.
+  [[nodiscard]] const ConstTensor* constant(std::string_view name) const;
+  /// All of a list, if the content of each is known.
+  [[nodiscard]] std::optional<std::vector<ConstTensor>> constants(std::string_view name) const;
+  /// The value in the graph, in full shape.
+  [[nodiscard]] ir::ValueId tensor(std::string_view name);
+  /// The same, in the dtype.
+  [[nodiscard]] ir::ValueId tensor_as(std::string_view name, ir::DType dtype);
+  /// An invalid id when the argument is missing or None.
+  [[nodiscard]] ir::ValueId tensor_if_given(std::string_view name);
+  [[nodiscard]] std::vector<ir::ValueId> tensors(std::string_view name);
+  /// Type of a tensor argument as the archive has it.
+  [[nodiscard]] ir::TensorType type_of(std::string_view name);
+
+  // Results.
+  [[nodiscard]] std::size_t result_count() const { return node_.outputs.size(); }
+  /// Type of a result as the archive has it.
+  [[nodiscard]] ir::TensorType result_type(std::size_t index = 0);
+  void result(ir::ValueId value, std::size_t index = 0);
+  void constant_result(ConstTensor value);
+
+  /// Puts a constant into the graph in compact form: iota, full, comparison of indices, or data.
+  [[nodiscard]] ir::ValueId materialize_compact(const ConstTensor& constant);
+  /// The same in its full shape.
+  [[nodiscard]] ir::ValueId materialize(const ConstTensor& constant);
+  /// `x` in the dtype and shape of its result: casts and reshapes where they differ.
+  [[nodiscard]] ir::ValueId cast(ir::ValueId x, ir::DType dtype);
+  [[nodiscard]] ir::ValueId reshape(ir::ValueId x, const ir::Shape& shape);
+  [[nodiscard]] ir::ValueId permute(ir::ValueId x, const ir::IntList& permutation);
+
+  /// Reports that this use of the operator is not supported, or is wrong.
+  void unsupported(std::string why);
+  void invalid(std::string why);
+  [[nodiscard]] std::int64_t next_dropout_site() { return ++state_.dropout_sites; }
+
+ private:
+  [[nodiscard]] const Argument* find(std::string_view name) const;
+  [[nodiscard]] const Argument* find(std::string_view name, Argument::Kind kind);
+  [[nodiscard]] std::string where() const;
+  [[nodiscard]] ir::ValueId value_of(const std::string& tensor_name);
+
+  ImportState& state_;
+  const ExportedNode& node_;
+  std::string_view ours_;
+};
+
+/// One row of the table.
+struct AtenOp {
+  std::string_view target;  ///< "aten.linear.default"
+  /// Appends our ops. Null: only calls that `fold` can compute are supported.
+  void (*map)(AtenCall&) = nullptr;
+  std::string_view ours{};  ///< what `map` needs to know which operator it is
+  /// The content of the result where it is known; tried first. Null: never.
+  std::optional<ConstTensor> (*fold)(AtenCall&) = nullptr;
+};
+
+[[nodiscard]] std::vector<AtenOp> aten_creation();       // aten_creation.cc
+[[nodiscard]] std::vector<AtenOp> aten_elementwise();    // aten_elementwise.cc
+[[nodiscard]] std::vector<AtenOp> aten_shape();          // aten_shape.cc
+[[nodiscard]] std::vector<AtenOp> aten_indexing();       // aten_indexing.cc
+[[nodiscard]] std::vector<AtenOp> aten_matmul();         // aten_matmul.cc
+[[nodiscard]] std::vector<AtenOp> aten_reduction();      // aten_reduction.cc
+[[nodiscard]] std::vector<AtenOp> aten_normalization();  // aten_normalization.cc
+[[nodiscard]] std::vector<AtenOp> aten_attention();      // aten_attention.cc
+[[nodiscard]] std::vector<AtenOp> aten_loss();           // aten_loss.cc
+
+/// All rows by target.
+[[nodiscard]] std::unordered_map<std::string_view, AtenOp> aten_table();
+
+}  // namespace shardplan::frontends

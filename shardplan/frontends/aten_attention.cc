@@ -1,0 +1,199 @@
+// scaled_dot_product_attention: one attention op, or its parts when its weights are dropped out.
+
+#include <cmath>
+#include <limits>
+
+#include "shardplan/frontends/aten.h"
+#include "shardplan/frontends/composites.h"
+
+namespace shardplan::frontends {
+
+namespace {
+
+using ir::DType;
+using ir::IntList;
+using ir::Shape;
+using ir::TensorType;
+using ir::ValueId;
+
+/// What is known of a mask: nothing to mask, the causal mask, or a mask that must be computed.
+struct MaskForm {
+  bool causal = false;
+  std::optional<ConstTensor> other;
+};
+
+/// A float mask that holds only 0 and minus infinity (or the lowest float) is a bool mask.
+std::optional<ConstTensor> as_bool(const ConstTensor& mask) {
+  if (mask.type().dtype == DType::kBool) {
+    return mask;
+  }
+  constexpr double kNever = -1e30;
+  const std::optional<std::vector<Number>> elements = mask.compact_elements();
+  if (!elements.has_value()) {
+    return std::nullopt;
+  }
+  for (const Number& element : *elements) {
+    if (element.as_double() != 0 && !(element.as_double() <= kNever)) {
+      return std::nullopt;
+    }
+  }
+  const std::vector<ConstTensor> operands{mask};
+  return elementwise({DType::kBool, mask.shape()}, operands, [](std::span<const Number> v) {
+    return Number::of(std::int64_t{v[0].as_double() == 0});
+  });
+}
+
+/// Whether the bool mask is true exactly where the key is not after the query.
+bool is_causal(const ConstTensor& mask, std::int64_t queries, std::int64_t keys) {
+  const std::size_t rank = mask.shape().size();
+  if (queries != keys || rank < 2 || mask.shape()[rank - 2] != queries ||
+      mask.shape()[rank - 1] != keys) {
+    return false;
+  }
+  if (const std::optional<Band>& band = mask.band()) {
+    const bool upright = band->row == rank - 2 && band->column == rank - 1;
+    const bool turned = band->row == rank - 1 && band->column == rank - 2;
+    return (upright && band->low == 0 && band->high.value_or(queries) >= queries - 1) ||
+           (turned && band->high == 0 && band->low.value_or(-queries) <= 1 - queries);
+  }
+  for (std::size_t d = 0; d + 2 < rank; ++d) {
+    if (mask.varies(d)) {
+      return false;
+    }
+  }
+  std::vector<std::int64_t> index(rank, 0);
+  for (std::int64_t q = 0; q < queries; ++q) {
+    for (std::int64_t k = 0; k < keys; ++k) {
+      index[rank - 2] = q;
+      index[rank - 1] = k;
+      if ((mask.at(index).i != 0) != (k <= q)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+MaskForm form_of(const ConstTensor& mask, std::int64_t queries, std::int64_t keys) {
+  const std::optional<ConstTensor> truth = as_bool(mask);
+  if (!truth.has_value()) {
+    return {false, mask};
+  }
+  const std::optional<Number> value = truth->uniform();
+  if (value.has_value() && value->i != 0) {
+    return {};
+  }
+  if (is_causal(*truth, queries, keys)) {
+    return {true, std::nullopt};
+  }
+  return {false, truth};
+}
+
+/// The mask with leading dimensions of size 1 up to rank 4.
+ValueId four_dimensional(AtenCall& c, ValueId mask) {
+  Shape shape = c.builder().type(mask).shape;
+  if (!c.ok() || shape.size() >= 4) {
+    return mask;
+  }
+  shape.insert(shape.begin(), 4 - shape.size(), 1);
+  return c.reshape(mask, shape);
+}
+
+/// k or v [b, g, s, d] with each head repeated so that there are `heads`.
+ValueId repeat_heads(AtenCall& c, ValueId x, std::int64_t heads) {
+  const Shape shape = c.builder().type(x).shape;
+  if (!c.ok() || shape[1] == heads || heads % shape[1] != 0) {
+    return x;
+  }
+  const ValueId apart = c.reshape(x, {shape[0], shape[1], 1, shape[2], shape[3]});
+  const IntList stretched{shape[0], shape[1], heads / shape[1], shape[2], shape[3]};
+  const ValueId wide = c.builder().emit("broadcast", {apart}, {{"shape", stretched}});
+  return c.reshape(wide, {shape[0], heads, shape[2], shape[3]});
+}
+
+struct Operands {
+  ValueId q;
+  ValueId k;
+  ValueId v;
+};
+
+ValueId attend(AtenCall& c, const Operands& in, bool causal, ValueId mask) {
+  const Shape q = c.builder().type(in.q).shape;
+  const double scale = c.real("scale", 1.0 / std::sqrt(static_cast<double>(q.back())));
+  const double p = c.real("dropout_p", 0.0);
+  if (p > 0) {
+    const ValueId k = repeat_heads(c, in.k, q[1]);
+    const ValueId v = repeat_heads(c, in.v, q[1]);
+    return dropout_attention(c.builder(),
+                             in.q,
+                             k,
+                             v,
+                             {.heads_inner = false,
+                              .scale = scale,
+                              .causal = causal,
+                              .mask = mask,
+                              .p = p,
+                              .seed = c.next_dropout_site()});
+  }
+  std::vector<ValueId> operands{in.q, in.k, in.v};
+  if (mask.valid()) {
+    operands.push_back(mask);
+  }
+  return c.builder().emit("attention",
+                          operands,
+                          {{"layout", std::string("bhsd")},
+                           {"causal", causal},
+                           {"scale", scale},
+                           {"mask", mask.valid()}});
+}
+
+void map_attention(AtenCall& c) {
+  Operands in{c.tensor("query"), c.tensor("key"), c.tensor("value")};
+  const std::int64_t rank = c.builder().type(in.q).rank();
+  if (!c.ok() || (rank != 3 && rank != 4)) {
+    c.unsupported("is supported on tensors of rank 3 and 4");
+    return;
+  }
+  if (rank == 3) {
+    for (ValueId* const operand : {&in.q, &in.k, &in.v}) {
+      Shape shape = c.builder().type(*operand).shape;
+      shape.insert(shape.begin() + 1, 1);
+      *operand = c.reshape(*operand, shape);
+    }
+  }
+  const Shape k = c.builder().type(in.k).shape;
+  if (!c.ok() || k.size() != 4) {
+    c.invalid("query and key differ in rank");
+    return;
+  }
+  const std::int64_t queries = c.builder().type(in.q).shape[2];
+  bool causal = c.flag("is_causal", false);
+  ValueId mask;
+  if (const ConstTensor* const known = c.constant("attn_mask")) {
+    const MaskForm form = form_of(*known, queries, k[2]);
+    causal = causal || form.causal;
+    if (form.other.has_value()) {
+      mask = four_dimensional(c, c.materialize_compact(*form.other));
+    }
+  } else {
+    mask = c.tensor_if_given("attn_mask");
+  }
+  if (mask.valid()) {
+    if (rank == 3 && c.builder().type(mask).rank() == 3) {
+      Shape shape = c.builder().type(mask).shape;
+      shape.insert(shape.begin() + 1, 1);
+      mask = c.reshape(mask, shape);
+    }
+    mask = four_dimensional(c, mask);
+  }
+  const ValueId y = attend(c, in, causal, mask);
+  c.result(c.reshape(y, c.result_type().shape));
+}
+
+}  // namespace
+
+std::vector<AtenOp> aten_attention() {
+  return {{"aten.scaled_dot_product_attention.default", map_attention}};
+}
+
+}  // namespace shardplan::frontends

@@ -1,0 +1,96 @@
+// Operators that make tensors from nothing, or keep a tensor as it is.
+
+#include "shardplan/frontends/aten.h"
+
+namespace shardplan::frontends {
+
+namespace {
+
+using Folded = std::optional<ConstTensor>;
+
+/// All elements equal to `value`; the shape and dtype are those of the result.
+Folded filled(AtenCall& c, Number value) {
+  const ir::TensorType type = c.result_type();
+  return c.ok() ? Folded(ConstTensor::full(type, value)) : std::nullopt;
+}
+
+Folded fold_zeros(AtenCall& c) {
+  return filled(c, Number::of(std::int64_t{0}));
+}
+Folded fold_ones(AtenCall& c) {
+  return filled(c, Number::of(std::int64_t{1}));
+}
+
+Folded fold_full(AtenCall& c) {
+  const std::optional<Number> value = c.number("fill_value");
+  return value.has_value() ? filled(c, *value) : std::nullopt;
+}
+
+Folded fold_scalar_tensor(AtenCall& c) {
+  const std::optional<Number> value = c.number("s");
+  return value.has_value() ? filled(c, *value) : std::nullopt;
+}
+
+Folded fold_arange(AtenCall& c) {
+  const Number start = c.number("start").value_or(Number::of(std::int64_t{0}));
+  const Number step = c.number("step").value_or(Number::of(std::int64_t{1}));
+  const ir::TensorType type = c.result_type();
+  return c.ok() ? ConstTensor::arange(type, start, step) : std::nullopt;
+}
+
+void map_identity(AtenCall& c) {
+  const ir::ValueId x = c.tensor("self");
+  c.result(c.cast(x, c.result_type().dtype));
+}
+
+Folded fold_identity(AtenCall& c) {
+  const ConstTensor* const x = c.constant("self");
+  if (x == nullptr) {
+    return std::nullopt;
+  }
+  const ir::TensorType type = c.result_type();
+  if (x->type() == type) {
+    return *x;
+  }
+  const std::vector<ConstTensor> operands{*x};
+  return elementwise(type, operands, [](std::span<const Number> v) { return v[0]; });
+}
+
+}  // namespace
+
+std::vector<AtenOp> aten_creation() {
+  std::vector<AtenOp> rows;
+  for (const std::string_view target :
+       {"aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"}) {
+    rows.push_back({.target = target, .fold = fold_zeros});
+  }
+  for (const std::string_view target :
+       {"aten.ones.default", "aten.ones_like.default", "aten.new_ones.default"}) {
+    rows.push_back({.target = target, .fold = fold_ones});
+  }
+  for (const std::string_view target :
+       {"aten.full.default", "aten.full_like.default", "aten.new_full.default"}) {
+    rows.push_back({.target = target, .fold = fold_full});
+  }
+  for (const std::string_view target :
+       {"aten.arange.default", "aten.arange.start", "aten.arange.start_step"}) {
+    rows.push_back({.target = target, .fold = fold_arange});
+  }
+  rows.push_back({.target = "aten.scalar_tensor.default", .fold = fold_scalar_tensor});
+  for (const std::string_view target : {"aten.clone.default",
+                                        "aten.alias.default",
+                                        "aten.detach.default",
+                                        "aten.detach_.default",
+                                        "aten.contiguous.default",
+                                        "aten.lift_fresh.default",
+                                        "aten.lift_fresh_copy.default",
+                                        "aten._to_copy.default",
+                                        "aten.to.dtype",
+                                        "aten.to.dtype_layout",
+                                        "aten.type_as.default"}) {
+    rows.push_back({.target = target, .map = map_identity, .fold = fold_identity});
+  }
+  return rows;
+}
+
+}  // namespace shardplan::frontends

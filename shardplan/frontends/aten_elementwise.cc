@@ -1,0 +1,547 @@
+// Elementwise operators: arithmetic, comparisons, activations, selection.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "shardplan/frontends/aten.h"
+
+namespace shardplan::frontends {
+
+namespace {
+
+using ir::DType;
+using ir::TensorType;
+using ir::ValueId;
+using Folded = std::optional<ConstTensor>;
+
+// Folding -----------------------------------------------------------------------------------------
+
+/// Integers add, subtract and multiply modulo 2^64, as in PyTorch.
+Number arithmetic(std::string_view op, const Number& a, const Number& b) {
+  if (a.real || b.real) {
+    const double x = a.as_double();
+    const double y = b.as_double();
+    return Number::of(op == "add" ? x + y : op == "sub" ? x - y : op == "mul" ? x * y : x / y);
+  }
+  if (op == "div") {
+    return Number::of(a.as_double() / b.as_double());
+  }
+  const auto x = static_cast<std::uint64_t>(a.i);
+  const auto y = static_cast<std::uint64_t>(b.i);
+  return Number::of(static_cast<std::int64_t>(op == "add" ? x + y : op == "sub" ? x - y : x * y));
+}
+
+bool compare(std::string_view op, const Number& a, const Number& b) {
+  const auto by = [&](auto x, auto y) {
+    return op == "eq"   ? x == y
+           : op == "ne" ? x != y
+           : op == "lt" ? x < y
+           : op == "le" ? x <= y
+           : op == "gt" ? x > y
+                        : x >= y;
+  };
+  return a.real || b.real ? by(a.as_double(), b.as_double()) : by(a.i, b.i);
+}
+
+/// An operand of an elementwise operator: a constant tensor, or a number as a scalar tensor.
+Folded operand(const AtenCall& c, std::string_view name) {
+  const ConstTensor* const tensor = c.constant(name);
+  if (tensor != nullptr) {
+    return *tensor;
+  }
+  const std::optional<Number> number = c.number(name);
+  if (!number.has_value()) {
+    return std::nullopt;
+  }
+  return ConstTensor::full({number->real ? DType::kFloat64 : DType::kInt64, {}}, *number);
+}
+
+Folded fold_arithmetic(AtenCall& c) {
+  const Folded a = operand(c, "self");
+  const Folded b = operand(c, "other");
+  const TensorType type = c.result_type();
+  if (!a.has_value() || !b.has_value() || !c.ok()) {
+    return std::nullopt;
+  }
+  const Number alpha = c.number("alpha").value_or(Number::of(std::int64_t{1}));
+  const bool swapped = c.ours() == "rsub";
+  const std::string_view op = swapped ? "sub" : c.ours();
+  const std::vector<ConstTensor> operands{swapped ? *b : *a, swapped ? *a : *b};
+  return elementwise(type, operands, [&](std::span<const Number> v) {
+    return arithmetic(op, v[0], op == "add" || op == "sub" ? arithmetic("mul", v[1], alpha) : v[1]);
+  });
+}
+
+/// a ≥ b (or ≤, >, <) where a counts along one dimension and b along another is a band: it needs no
+/// elements, whatever the sequence length.
+Folded comparison_band(std::string_view op, const TensorType& type, ConstTensor a, ConstTensor b) {
+  if (op == "le" || op == "lt") {
+    std::swap(a, b);
+  } else if (op != "ge" && op != "gt") {
+    return std::nullopt;
+  }
+  const std::optional<IndexLike> x = a.expand(type.shape).index_like();
+  const std::optional<IndexLike> y = b.expand(type.shape).index_like();
+  constexpr std::int64_t kLimit = std::int64_t{1} << 60;
+  if (!x.has_value() || !y.has_value() || x->dim == y->dim || std::abs(x->start) > kLimit ||
+      std::abs(y->start) > kLimit) {
+    return std::nullopt;
+  }
+  const bool strict = op == "gt" || op == "lt";
+  return ConstTensor::band(type.shape,
+                           Band{.row = x->dim,
+                                .column = y->dim,
+                                .low = y->start - x->start + (strict ? 1 : 0),
+                                .high = std::nullopt});
+}
+
+Folded fold_comparison(AtenCall& c) {
+  const Folded a = operand(c, "self");
+  const Folded b = operand(c, "other");
+  const TensorType type = c.result_type();
+  if (!a.has_value() || !b.has_value() || !c.ok() || a->shape().size() > type.shape.size() ||
+      b->shape().size() > type.shape.size()) {
+    return std::nullopt;
+  }
+  if (Folded band = comparison_band(c.ours(), type, *a, *b)) {
+    return band;
+  }
+  const std::vector<ConstTensor> operands{*a, *b};
+  return elementwise(type, operands, [&](std::span<const Number> v) {
+    return Number::of(std::int64_t{compare(c.ours(), v[0], v[1])});
+  });
+}
+
+/// The same band with row and column in ascending order.
+Band ordered(const Band& band) {
+  if (band.row < band.column) {
+    return band;
+  }
+  const auto negated = [](std::optional<std::int64_t> x) {
+    return x.has_value() ? std::optional(-*x) : std::nullopt;
+  };
+  return {band.column, band.row, negated(band.high), negated(band.low)};
+}
+
+Folded intersection(const TensorType& type, const ConstTensor& a, const ConstTensor& b) {
+  const Band x = ordered(*a.expand(type.shape).band());
+  const Band y = ordered(*b.expand(type.shape).band());
+  if (x.row != y.row || x.column != y.column) {
+    return std::nullopt;
+  }
+  Band both = x;
+  if (y.low.has_value()) {
+    both.low = both.low.has_value() ? std::max(*both.low, *y.low) : *y.low;
+  }
+  if (y.high.has_value()) {
+    both.high = both.high.has_value() ? std::min(*both.high, *y.high) : *y.high;
+  }
+  return ConstTensor::band(type.shape, both);
+}
+
+Folded fold_logical(AtenCall& c) {
+  const Folded a = operand(c, "self");
+  const Folded b = operand(c, "other");
+  const TensorType type = c.result_type();
+  if (!a.has_value() || !b.has_value() || type.dtype != DType::kBool || !c.ok()) {
+    return std::nullopt;
+  }
+  const bool conjunction = c.ours() == "logical_and";
+  for (const auto& [x, other] : {std::pair(*a, *b), std::pair(*b, *a)}) {
+    const std::optional<Number> value = x.uniform();
+    if (value.has_value()) {
+      const bool neutral = (value->as_double() != 0) == conjunction;
+      return neutral ? other.expand(type.shape) : x.expand(type.shape);
+    }
+  }
+  if (a->band().has_value() && b->band().has_value() && conjunction) {
+    if (Folded both = intersection(type, *a, *b)) {
+      return both;
+    }
+  }
+  const std::vector<ConstTensor> operands{*a, *b};
+  return elementwise(type, operands, [&](std::span<const Number> v) {
+    const bool x = v[0].as_double() != 0;
+    const bool y = v[1].as_double() != 0;
+    return Number::of(std::int64_t{conjunction ? x && y : x || y});
+  });
+}
+
+Folded fold_not(AtenCall& c) {
+  const ConstTensor* const x = c.constant("self");
+  const TensorType type = c.result_type();
+  if (x == nullptr || type.dtype != DType::kBool || !c.ok()) {
+    return std::nullopt;
+  }
+  if (x->band().has_value() && x->band()->low.has_value() != x->band()->high.has_value()) {
+    return x->negated_band();
+  }
+  const std::vector<ConstTensor> operands{*x};
+  return elementwise(type, operands, [](std::span<const Number> v) {
+    return Number::of(std::int64_t{v[0].as_double() == 0});
+  });
+}
+
+Folded fold_unary(AtenCall& c) {
+  const ConstTensor* const x = c.constant("self");
+  const TensorType type = c.result_type();
+  // Other functions may round differently from PyTorch's kernels.
+  if (x == nullptr || (c.ours() != "neg" && c.ours() != "abs") || !c.ok()) {
+    return std::nullopt;
+  }
+  const std::vector<ConstTensor> operands{*x};
+  const Number zero = Number::of(std::int64_t{0});
+  return elementwise(type, operands, [&](std::span<const Number> v) {
+    const bool keep = c.ours() == "abs" && v[0].as_double() >= 0;
+    return keep ? v[0] : arithmetic("sub", zero, v[0]);
+  });
+}
+
+Folded fold_where(AtenCall& c) {
+  const ConstTensor* const condition = c.constant("condition");
+  const Folded a = operand(c, "self");
+  const Folded b = operand(c, "other");
+  const TensorType type = c.result_type();
+  if (condition == nullptr || !a.has_value() || !b.has_value() || !c.ok()) {
+    return std::nullopt;
+  }
+  const std::vector<ConstTensor> operands{*condition, *a, *b};
+  return elementwise(type, operands, [](std::span<const Number> v) {
+    return v[0].as_double() != 0 ? v[1] : v[2];
+  });
+}
+
+Folded fold_masked_fill(AtenCall& c) {
+  const ConstTensor* const x = c.constant("self");
+  const ConstTensor* const mask = c.constant("mask");
+  const Folded value = operand(c, "value");
+  const TensorType type = c.result_type();
+  if (x == nullptr || mask == nullptr || !value.has_value() || !c.ok()) {
+    return std::nullopt;
+  }
+  const std::vector<ConstTensor> operands{*mask, *value, *x};
+  return elementwise(type, operands, [](std::span<const Number> v) {
+    return v[0].as_double() != 0 ? v[1] : v[2];
+  });
+}
+
+// Mapping -----------------------------------------------------------------------------------------
+
+void map_unary(AtenCall& c) {
+  const DType dtype = c.result_type().dtype;
+  const bool logical = c.ours() == "logical_not";
+  const ValueId x = logical ? c.tensor("self") : c.tensor_as("self", dtype);
+  if (logical && dtype != DType::kBool) {
+    c.unsupported("is supported on bool tensors only");
+    return;
+  }
+  c.result(c.builder().emit(std::string(c.ours()), {x}));
+}
+
+void map_gelu(AtenCall& c) {
+  const ValueId x = c.tensor("self");
+  c.result(c.builder().emit("gelu", {x}, {{"approximate", c.text("approximate", "none")}}));
+}
+
+/// A number that stands for the whole operand: a literal, or a constant tensor that the other
+/// operand's shape already covers.
+std::optional<double> scalar(AtenCall& c, std::string_view name, std::string_view tensor) {
+  const std::optional<Number> value = c.number(name);
+  if (!value.has_value() || c.type_of(tensor).shape != c.result_type().shape) {
+    return std::nullopt;
+  }
+  return value->as_double();
+}
+
+ValueId with_scalar(AtenCall& c, std::string_view op, ValueId x, double value) {
+  Builder& b = c.builder();
+  if (op == "add") {
+    return b.emit("add_scalar", {x}, {{"value", value}});
+  }
+  if (op == "sub") {
+    return b.emit("add_scalar", {x}, {{"value", -value}});
+  }
+  if (op == "mul") {
+    return b.emit("scale", {x}, {{"factor", value}});
+  }
+  if (op == "div") {
+    return b.emit("scale", {x}, {{"factor", 1.0 / value}});
+  }
+  if (op == "maximum") {
+    return b.emit("maximum_scalar", {x}, {{"value", value}});
+  }
+  return b.emit(std::string(op) + "_scalar", {x}, {{"value", value}});  // comparisons
+}
+
+/// add, sub, mul, div, maximum of a tensor and a tensor or number.
+void map_arithmetic(AtenCall& c) {
+  Builder& b = c.builder();
+  const DType dtype = c.result_type().dtype;
+  const double alpha = c.real("alpha", 1.0);
+  const std::string op(c.ours());
+  if (const std::optional<double> value = scalar(c, "other", "self")) {
+    c.result(with_scalar(c, op, c.tensor_as("self", dtype), *value * alpha));
+    return;
+  }
+  const bool commutes = op == "add" || op == "mul" || op == "maximum";
+  if (commutes && alpha == 1.0 && c.constant("self") != nullptr) {
+    if (const std::optional<double> value = scalar(c, "self", "other")) {
+      c.result(with_scalar(c, op, c.tensor_as("other", dtype), *value));
+      return;
+    }
+  }
+  const ValueId x = c.tensor_as("self", dtype);
+  ValueId y = c.tensor_as("other", dtype);
+  if (alpha != 1.0) {
+    y = b.emit("scale", {y}, {{"factor", alpha}});
+  }
+  c.result(b.emit(op, {x, y}));
+}
+
+void map_rsub(AtenCall& c) {
+  const ValueId x = c.tensor_as("self", c.result_type().dtype);
+  const ValueId negative = c.builder().emit("scale", {x}, {{"factor", -c.real("alpha", 1.0)}});
+  c.result(with_scalar(c, "add", negative, c.real("other", 0)));
+}
+
+DType common_dtype(DType a, DType b) {
+  if (ir::is_floating(a) != ir::is_floating(b)) {
+    return ir::is_floating(a) ? a : b;
+  }
+  if (a != b && ir::element_bytes(a) == ir::element_bytes(b) && ir::is_floating(a)) {
+    return DType::kFloat32;  // bf16 with f16
+  }
+  return ir::element_bytes(a) >= ir::element_bytes(b) ? a : b;
+}
+
+void map_comparison(AtenCall& c) {
+  const std::string op(c.ours());
+  if (const std::optional<double> value = scalar(c, "other", "self")) {
+    c.result(with_scalar(c, op, c.tensor("self"), *value));
+    return;
+  }
+  const DType dtype = common_dtype(c.type_of("self").dtype, c.type_of("other").dtype);
+  const ValueId x = c.tensor_as("self", dtype);
+  const ValueId y = c.tensor_as("other", dtype);
+  c.result(c.builder().emit(op, {x, y}));
+}
+
+void map_logical(AtenCall& c) {
+  if (c.result_type().dtype != DType::kBool) {
+    c.unsupported("is supported on bool tensors only");
+    return;
+  }
+  const ValueId x = c.tensor_as("self", DType::kBool);
+  const ValueId y = c.tensor_as("other", DType::kBool);
+  c.result(c.builder().emit(std::string(c.ours()), {x, y}));
+}
+
+void map_pow(AtenCall& c) {
+  const double exponent = c.real("exponent", 1.0);
+  const ValueId x = c.tensor_as("self", c.result_type().dtype);
+  if (exponent == 1.0) {
+    c.result(x);
+    return;
+  }
+  c.result(c.builder().emit("pow_scalar", {x}, {{"exponent", exponent}}));
+}
+
+void map_square(AtenCall& c) {
+  const ValueId x = c.tensor("self");
+  c.result(c.builder().emit("mul", {x, x}));
+}
+
+void map_power_of_base(AtenCall& c) {
+  const double base = c.real("self", 1.0);
+  if (base <= 0) {
+    c.unsupported("is supported with a positive base only");
+    return;
+  }
+  const ValueId x = c.tensor_as("exponent", c.result_type().dtype);
+  const ValueId scaled = c.builder().emit("scale", {x}, {{"factor", std::log(base)}});
+  c.result(c.builder().emit("exp", {scaled}));
+}
+
+void map_log1p(AtenCall& c) {
+  const ValueId x = c.tensor("self");
+  c.result(c.builder().emit("log", {with_scalar(c, "add", x, 1.0)}));
+}
+
+ValueId minimum_scalar(AtenCall& c, ValueId x, double value) {
+  Builder& b = c.builder();
+  const ValueId negative = b.emit("neg", {x});
+  return b.emit("neg", {b.emit("maximum_scalar", {negative}, {{"value", -value}})});
+}
+
+/// clamp, clamp_min, clamp_max, hardtanh and relu6 with numbers as bounds.
+void map_clamp(AtenCall& c) {
+  ValueId x = c.tensor_as("self", c.result_type().dtype);
+  const bool hardtanh = c.ours() == "hardtanh";
+  const std::string low = hardtanh ? "min_val" : "min";
+  const std::string high = hardtanh ? "max_val" : "max";
+  if (hardtanh || c.given(low)) {
+    x = c.builder().emit("maximum_scalar", {x}, {{"value", c.real(low, -1.0)}});
+  }
+  if (hardtanh || c.given(high)) {
+    x = minimum_scalar(c, x, c.real(high, 1.0));
+  }
+  c.result(x);
+}
+
+void map_leaky_relu(AtenCall& c) {
+  const ValueId x = c.tensor("self");
+  const ValueId below =
+      c.builder().emit("scale", {x}, {{"factor", c.real("negative_slope", 0.01)}});
+  const ValueId positive = c.builder().emit("gt_scalar", {x}, {{"value", 0.0}});
+  c.result(c.builder().emit("where", {positive, x, below}));
+}
+
+/// A branch of a selection: a number as a scalar, or a tensor.
+ValueId branch(AtenCall& c, std::string_view name, DType dtype) {
+  const std::optional<Number> value = c.number(name);
+  if (value.has_value()) {
+    return c.materialize_compact(ConstTensor::full({dtype, {}}, *value));
+  }
+  return c.tensor_as(name, dtype);
+}
+
+void finish_where(AtenCall& c, ValueId condition, ValueId a, ValueId b) {
+  if (!c.ok()) {
+    return;
+  }
+  ValueId y = c.builder().emit("where", {condition, a, b});
+  const TensorType type = c.result_type();
+  if (c.ok() && c.builder().type(y).shape != type.shape) {
+    y = c.builder().emit("broadcast", {y}, {{"shape", ir::IntList(type.shape)}});
+  }
+  c.result(y);
+}
+
+void map_where(AtenCall& c) {
+  const DType dtype = c.result_type().dtype;
+  const ValueId condition = c.tensor_as("condition", DType::kBool);
+  const ValueId a = branch(c, "self", dtype);
+  const ValueId b = branch(c, "other", dtype);
+  finish_where(c, condition, a, b);
+}
+
+void map_masked_fill(AtenCall& c) {
+  const DType dtype = c.result_type().dtype;
+  const ValueId mask = c.tensor_as("mask", DType::kBool);
+  const ValueId value = branch(c, "value", dtype);
+  const ValueId x = c.tensor_as("self", dtype);
+  finish_where(c, mask, value, x);
+}
+
+void map_dropout(AtenCall& c) {
+  const bool native = c.ours() == "native_dropout";
+  const ValueId x = c.tensor("input");
+  const double p = c.real("p", 0.5);
+  if (!c.flag("train", native) || p == 0) {
+    c.result(x);
+    return;
+  }
+  c.result(c.builder().emit("dropout", {x}, {{"p", p}, {"seed", c.next_dropout_site()}}));
+}
+
+// Rows --------------------------------------------------------------------------------------------
+
+void add_unary_rows(std::vector<AtenOp>& rows) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kUnary{
+      {{"aten.neg.default", "neg"},
+       {"aten.abs.default", "abs"},
+       {"aten.exp.default", "exp"},
+       {"aten.log.default", "log"},
+       {"aten.sqrt.default", "sqrt"},
+       {"aten.rsqrt.default", "rsqrt"},
+       {"aten.reciprocal.default", "reciprocal"},
+       {"aten.sin.default", "sin"},
+       {"aten.cos.default", "cos"},
+       {"aten.tanh.default", "tanh"},
+       {"aten.sigmoid.default", "sigmoid"},
+       {"aten.relu.default", "relu"},
+       {"aten.silu.default", "silu"},
+       {"aten.silu_.default", "silu"}}};
+  for (const auto& [target, ours] : kUnary) {
+    rows.push_back({target, map_unary, ours, fold_unary});
+  }
+  rows.push_back({"aten.logical_not.default", map_unary, "logical_not", fold_not});
+  rows.push_back({"aten.bitwise_not.default", map_unary, "logical_not", fold_not});
+  rows.push_back({"aten.gelu.default", map_gelu});
+  rows.push_back({"aten.square.default", map_square});
+  rows.push_back({"aten.log1p.default", map_log1p});
+  rows.push_back({"aten.leaky_relu.default", map_leaky_relu});
+  rows.push_back({"aten.clamp.default", map_clamp});
+  rows.push_back({"aten.clamp_min.default", map_clamp});
+  rows.push_back({"aten.clamp_max.default", map_clamp});
+  rows.push_back({"aten.hardtanh.default", map_clamp, "hardtanh"});
+  rows.push_back({"aten.native_dropout.default", map_dropout, "native_dropout"});
+  rows.push_back({"aten.dropout.default", map_dropout, "dropout"});
+}
+
+void add_binary_rows(std::vector<AtenOp>& rows) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kArithmetic{
+      {{"aten.add.Tensor", "add"},
+       {"aten.add.Scalar", "add"},
+       {"aten.sub.Tensor", "sub"},
+       {"aten.sub.Scalar", "sub"},
+       {"aten.mul.Tensor", "mul"},
+       {"aten.mul.Scalar", "mul"},
+       {"aten.div.Tensor", "div"},
+       {"aten.div.Scalar", "div"}}};
+  for (const auto& [target, ours] : kArithmetic) {
+    rows.push_back({target, map_arithmetic, ours, fold_arithmetic});
+  }
+  rows.push_back({"aten.maximum.default", map_arithmetic, "maximum"});
+  rows.push_back({"aten.rsub.Scalar", map_rsub, "rsub", fold_arithmetic});
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kComparisons{
+      {{"aten.eq.Tensor", "eq"},
+       {"aten.eq.Scalar", "eq"},
+       {"aten.ne.Tensor", "ne"},
+       {"aten.ne.Scalar", "ne"},
+       {"aten.lt.Tensor", "lt"},
+       {"aten.lt.Scalar", "lt"},
+       {"aten.le.Tensor", "le"},
+       {"aten.le.Scalar", "le"},
+       {"aten.gt.Tensor", "gt"},
+       {"aten.gt.Scalar", "gt"},
+       {"aten.ge.Tensor", "ge"},
+       {"aten.ge.Scalar", "ge"}}};
+  for (const auto& [target, ours] : kComparisons) {
+    rows.push_back({target, map_comparison, ours, fold_comparison});
+  }
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLogical{
+      {{"aten.__and__.Tensor", "logical_and"},
+       {"aten.bitwise_and.Tensor", "logical_and"},
+       {"aten.logical_and.default", "logical_and"},
+       {"aten.__or__.Tensor", "logical_or"},
+       {"aten.bitwise_or.Tensor", "logical_or"},
+       {"aten.logical_or.default", "logical_or"}}};
+  for (const auto& [target, ours] : kLogical) {
+    rows.push_back({target, map_logical, ours, fold_logical});
+  }
+  rows.push_back({"aten.pow.Tensor_Scalar", map_pow});
+  rows.push_back({"aten.pow.Scalar", map_power_of_base});
+}
+
+}  // namespace
+
+std::vector<AtenOp> aten_elementwise() {
+  std::vector<AtenOp> rows;
+  add_unary_rows(rows);
+  add_binary_rows(rows);
+  for (const std::string_view target : {"aten.where.self",
+                                        "aten.where.ScalarSelf",
+                                        "aten.where.ScalarOther",
+                                        "aten.where.Scalar"}) {
+    rows.push_back({.target = target, .map = map_where, .fold = fold_where});
+  }
+  for (const std::string_view target : {"aten.masked_fill.Scalar", "aten.masked_fill.Tensor"}) {
+    rows.push_back({.target = target, .map = map_masked_fill, .fold = fold_masked_fill});
+  }
+  return rows;
+}
+
+}  // namespace shardplan::frontends

@@ -1,0 +1,131 @@
+// Matrix products of every rank: einsums.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "shardplan/frontends/aten.h"
+
+namespace shardplan::frontends {
+
+namespace {
+
+using ir::Shape;
+using ir::ValueId;
+
+ValueId einsum(AtenCall& c, ValueId a, ValueId b, std::string equation) {
+  return c.builder().emit("einsum", {a, b}, {{"equation", std::move(equation)}});
+}
+
+/// "bs" for two leading dimensions of a product; k, n, m are taken.
+std::optional<std::string> leading_letters(std::size_t count) {
+  constexpr std::string_view kLetters = "bshtuvwxyzacdefgijlopqr";
+  return count <= kLetters.size() ? std::optional(std::string(kLetters.substr(0, count)))
+                                  : std::nullopt;
+}
+
+/// x [..., k] times weight: "nk" as in linear, or "kn".
+ValueId product(AtenCall& c, ValueId x, ValueId weight, std::string_view weight_letters) {
+  const std::size_t rank = c.builder().type(x).shape.size();
+  const std::optional<std::string> leading = rank == 0 ? std::nullopt : leading_letters(rank - 1);
+  if (!leading.has_value()) {
+    c.unsupported(fmt::format("is not supported on an operand of rank {}", rank));
+    return {};
+  }
+  return einsum(c, x, weight, fmt::format("{}k,{}->{}n", *leading, weight_letters, *leading));
+}
+
+void map_linear(AtenCall& c) {
+  const ValueId x = c.tensor("input");
+  const ValueId weight = c.tensor("weight");
+  const ValueId bias = c.tensor_if_given("bias");
+  ValueId y = c.ok() ? product(c, x, weight, "nk") : ValueId{};
+  if (bias.valid()) {
+    y = c.builder().emit("add", {y, bias});
+  }
+  c.result(y);
+}
+
+ValueId scaled(AtenCall& c, ValueId x, double factor) {
+  return factor == 1.0 ? x : c.builder().emit("scale", {x}, {{"factor", factor}});
+}
+
+/// beta · self + alpha · (a @ b); addmm of matrices, baddbmm of batches.
+void map_addmm(AtenCall& c) {
+  const bool batched = c.ours() == "baddbmm";
+  const ValueId bias = c.tensor("self");
+  const ValueId a = c.tensor(batched ? "batch1" : "mat1");
+  const ValueId b = c.tensor(batched ? "batch2" : "mat2");
+  ValueId y = einsum(c, a, b, batched ? "bmk,bkn->bmn" : "bk,kn->bn");
+  y = scaled(c, y, c.real("alpha", 1.0));
+  const double beta = c.real("beta", 1.0);
+  c.result(beta == 0 ? y : c.builder().emit("add", {y, scaled(c, bias, beta)}));
+}
+
+void map_mm(AtenCall& c) {
+  const ValueId a = c.tensor("self");
+  const ValueId b = c.tensor("mat2");
+  c.result(einsum(c, a, b, c.ours() == "bmm" ? "bmk,bkn->bmn" : "bk,kn->bn"));
+}
+
+/// torch.matmul: the batch dimensions must be equal, or one operand a matrix or vector.
+void map_matmul(AtenCall& c) {
+  const ValueId a = c.tensor("self");
+  const ValueId b = c.tensor("other");
+  const Shape x = c.builder().type(a).shape;
+  const Shape y = c.builder().type(b).shape;
+  if (!c.ok()) {
+    return;
+  }
+  if (x.size() == 1 && y.size() == 1) {
+    c.result(einsum(c, a, b, "k,k->"));
+    return;
+  }
+  if (y.size() == 1) {
+    const std::optional<std::string> leading = leading_letters(x.size() - 1);
+    c.result(einsum(c, a, b, fmt::format("{}k,k->{}", leading.value_or(""), leading.value_or(""))));
+    return;
+  }
+  if (y.size() == 2) {
+    c.result(product(c, a, b, "kn"));
+    return;
+  }
+  const bool same_batch = x.size() == y.size() && std::equal(x.begin(), x.end() - 2, y.begin());
+  const std::optional<std::string> batch = leading_letters(y.size() - 2);
+  if (!same_batch || !batch.has_value()) {
+    c.unsupported(fmt::format("is not supported on {} and {}: the batch dimensions differ",
+                              to_string(c.builder().type(a)),
+                              to_string(c.builder().type(b))));
+    return;
+  }
+  c.result(einsum(c, a, b, fmt::format("{0}mk,{0}kn->{0}mn", *batch)));
+}
+
+/// torch.einsum of two operands, when ours can say it.
+void map_einsum(AtenCall& c) {
+  std::string equation = c.text("equation", "");
+  std::erase(equation, ' ');
+  const std::vector<ValueId> operands = c.tensors("tensors");
+  if (operands.size() != 2 || equation.find("->") == std::string::npos ||
+      equation.find('.') != std::string::npos) {
+    c.unsupported(
+        fmt::format("\"{}\" is supported for two operands with \"->\" and no \"...\"", equation));
+    return;
+  }
+  c.result(einsum(c, operands[0], operands[1], equation));
+}
+
+}  // namespace
+
+std::vector<AtenOp> aten_matmul() {
+  return {{"aten.linear.default", map_linear},
+          {"aten.addmm.default", map_addmm, "addmm"},
+          {"aten.baddbmm.default", map_addmm, "baddbmm"},
+          {"aten.mm.default", map_mm, "mm"},
+          {"aten.bmm.default", map_mm, "bmm"},
+          {"aten.matmul.default", map_matmul},
+          {"aten.einsum.default", map_einsum}};
+}
+
+}  // namespace shardplan::frontends

@@ -1,0 +1,159 @@
+// Sums, means, maxima and running sums.
+
+#include <cmath>
+
+#include "shardplan/frontends/aten.h"
+#include "shardplan/frontends/composites.h"
+
+namespace shardplan::frontends {
+
+namespace {
+
+using ir::Attributes;
+using ir::IntList;
+using ir::TensorType;
+using ir::ValueId;
+using Folded = std::optional<ConstTensor>;
+
+Attributes along(AtenCall& c, const IntList& dims) {
+  return {{"dims", dims}, {"keepdim", c.flag("keepdim", false)}};
+}
+
+double elements_along(const TensorType& type, const IntList& dims) {
+  double count = 1;
+  for (const std::int64_t dim : dims) {
+    count *= static_cast<double>(type.shape[static_cast<std::size_t>(dim)]);
+  }
+  return count;
+}
+
+void map_sum(AtenCall& c) {
+  const ValueId x = c.tensor_as("self", c.result_type().dtype);
+  const IntList dims = c.dims("dim", c.type_of("self").rank());
+  c.result(c.builder().emit("sum", {x}, along(c, dims)));
+}
+
+void map_mean(AtenCall& c) {
+  const TensorType type = c.type_of("self");
+  const ValueId x = c.tensor_as("self", c.result_type().dtype);
+  const IntList dims = c.dims("dim", type.rank());
+  if (!c.ok()) {
+    return;
+  }
+  const ValueId sum = c.builder().emit("sum", {x}, along(c, dims));
+  c.result(c.builder().emit("scale", {sum}, {{"factor", 1.0 / elements_along(type, dims)}}));
+}
+
+/// var and std with a correction: mean of squared differences from the mean.
+void map_variance(AtenCall& c) {
+  Builder& b = c.builder();
+  const TensorType type = c.type_of("self");
+  const ValueId x = c.tensor("self");
+  const IntList dims = c.dims("dim", type.rank());
+  const double correction = c.real("correction", 1.0);
+  if (!c.ok()) {
+    return;
+  }
+  const double count = elements_along(type, dims);
+  const ValueId sum = b.emit("sum", {x}, {{"dims", dims}, {"keepdim", true}});
+  const ValueId mean = b.emit("scale", {sum}, {{"factor", 1.0 / count}});
+  const ValueId difference = b.emit("sub", {x, mean});
+  const ValueId squares = b.emit("sum", {b.emit("mul", {difference, difference})}, along(c, dims));
+  const ValueId variance =
+      b.emit("scale", {squares}, {{"factor", 1.0 / std::max(count - correction, 0.0)}});
+  c.result(c.ours() == "std" ? b.emit("sqrt", {variance}) : variance);
+}
+
+/// The Euclidean norm.
+void map_vector_norm(AtenCall& c) {
+  Builder& b = c.builder();
+  if (c.real("ord", 2.0) != 2.0) {
+    c.unsupported("is supported with ord = 2 only");
+    return;
+  }
+  const ValueId x = c.tensor("self");
+  const IntList dims = c.dims("dim", c.type_of("self").rank());
+  c.result(b.emit("sqrt", {b.emit("sum", {b.emit("mul", {x, x})}, along(c, dims))}));
+}
+
+void map_cumsum(AtenCall& c) {
+  const ValueId x = c.tensor_as("self", c.result_type().dtype);
+  const std::size_t dim = c.dim("dim", 0, c.type_of("self").rank());
+  c.result(c.builder().emit("cumsum", {x}, {{"dim", static_cast<std::int64_t>(dim)}}));
+}
+
+Folded fold_cumsum(AtenCall& c) {
+  const ConstTensor* const x = c.constant("self");
+  const TensorType type = c.result_type();
+  if (x == nullptr || type.shape != x->shape() || !c.ok()) {
+    return std::nullopt;
+  }
+  const std::size_t dim = c.dim("dim", 0, type.rank());
+  return c.ok() ? cumulative_sum(type, *x, dim) : std::nullopt;
+}
+
+/// diff of order 1: each element minus the one before it, with `prepend` and `append` at the ends.
+Folded fold_diff(AtenCall& c) {
+  const ConstTensor* const x = c.constant("self");
+  const TensorType type = c.result_type();
+  if (x == nullptr || c.integer("n", 1) != 1 || x->shape().size() != type.shape.size() ||
+      type.dtype == ir::DType::kBool) {
+    return std::nullopt;
+  }
+  const std::size_t dim = c.dim("dim", -1, type.rank());
+  std::vector<ConstTensor> parts;
+  std::int64_t total = 0;
+  for (const std::string_view name : {"prepend", "self", "append"}) {
+    const ConstTensor* const part = c.constant(name);
+    if (part == nullptr && c.given(name)) {
+      return std::nullopt;
+    }
+    if (part != nullptr && part->shape().size() == type.shape.size() && c.ok()) {
+      parts.push_back(*part);
+      total += part->shape()[dim];
+    }
+  }
+  TensorType joined = type;
+  joined.shape[dim] = total;
+  const Folded whole =
+      c.ok() && total == type.shape[dim] + 1 ? concatenate(joined, parts, dim) : std::nullopt;
+  if (!whole.has_value()) {
+    return std::nullopt;
+  }
+  const Folded after = whole->slice(dim, 1, total - 1, 1);
+  const Folded before = whole->slice(dim, 0, total - 1, 1);
+  const std::vector<ConstTensor> operands{*after, *before};
+  return elementwise(type, operands, [](std::span<const Number> v) {
+    return v[0].real ? Number::of(v[0].d - v[1].d)
+                     : Number::of(static_cast<std::int64_t>(static_cast<std::uint64_t>(v[0].i) -
+                                                            static_cast<std::uint64_t>(v[1].i)));
+  });
+}
+
+void map_logsumexp(AtenCall& c) {
+  const ValueId x = c.tensor("self");
+  const TensorType type = c.type_of("self");
+  const IntList dims = c.dims("dim", type.rank());
+  if (!c.ok() || dims.size() != 1) {
+    c.unsupported("is supported along one dimension only");
+    return;
+  }
+  c.result(c.reshape(log_sum_exp(c.builder(), x, dims[0]), c.result_type().shape));
+}
+
+}  // namespace
+
+std::vector<AtenOp> aten_reduction() {
+  return {{"aten.sum.default", map_sum},
+          {"aten.sum.dim_IntList", map_sum},
+          {"aten.mean.default", map_mean},
+          {"aten.mean.dim", map_mean},
+          {"aten.var.correction", map_variance, "var"},
+          {"aten.std.correction", map_variance, "std"},
+          {"aten.linalg_vector_norm.default", map_vector_norm},
+          {"aten.cumsum.default", map_cumsum, "cumsum", fold_cumsum},
+          {"aten.diff.default", nullptr, "diff", fold_diff},
+          {"aten.logsumexp.default", map_logsumexp}};
+}
+
+}  // namespace shardplan::frontends
