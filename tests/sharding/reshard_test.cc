@@ -322,19 +322,22 @@ TEST_P(Reshard, PathsLeadToTheTargetAndCountTheirMemory) {
   }
 }
 
-TEST_P(Reshard, PathsAreTheCheapestOfAll) {
-  const std::size_t n = specs_.size();
-  const std::vector<StepPrice> prices{random_price(1), random_price(2), alpha_beta_price(mesh_)};
+/// Prices of paths between all pairs of layouts against Floyd and Warshall over all layouts.
+void expect_cheapest(const std::vector<ShardingSpec>& specs,
+                     const ir::TensorType& type,
+                     const DeviceMesh& mesh) {
+  const int rank = static_cast<int>(type.rank());
+  const std::size_t n = specs.size();
+  const std::vector<StepPrice> prices{random_price(1), random_price(2), alpha_beta_price(mesh)};
   std::vector<std::vector<ReshardStep>> steps(n * n);
   for (std::size_t i = 0; i < n * n; ++i) {
-    steps[i] = steps_between(specs_[i / n], specs_[i % n], rank_, mesh_);
+    steps[i] = steps_between(specs[i / n], specs[i % n], rank, mesh);
   }
   for (const StepPrice& price : prices) {
-    // Floyd and Warshall over all layouts.
     std::vector<double> best(n * n, std::numeric_limits<double>::infinity());
     for (std::size_t i = 0; i < n * n; ++i) {
       for (const ReshardStep& step : steps[i]) {
-        best[i] = std::min(best[i], price(step, type_));
+        best[i] = std::min(best[i], price(step, type));
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
@@ -347,15 +350,25 @@ TEST_P(Reshard, PathsAreTheCheapestOfAll) {
         }
       }
     }
-    Resharder resharder(mesh_, price);
+    Resharder resharder(mesh, price);
     for (std::size_t i = 0; i < n * n; ++i) {
-      const ReshardCost cost = resharder.cost(specs_[i / n], specs_[i % n], type_);
+      const ReshardCost cost = resharder.cost(specs[i / n], specs[i % n], type);
       ASSERT_EQ(cost.possible, best[i] < std::numeric_limits<double>::infinity());
       if (cost.possible) {
         ASSERT_NEAR(cost.price, best[i], 1e-9 * (1 + best[i]));
       }
     }
   }
+}
+
+TEST_P(Reshard, PathsAreTheCheapestOfAll) {
+  expect_cheapest(specs_, type_, mesh_);
+}
+
+TEST(Resharder, IsExactOnFourAxes) {
+  const DeviceMesh mesh = make_mesh({2, 2, 2, 2});
+  const ir::TensorType type{ir::DType::kFloat32, {8, 4}};
+  expect_cheapest(dividing_layouts(type.shape, mesh), type, mesh);
 }
 
 INSTANTIATE_TEST_SUITE_P(SmallMeshes,
