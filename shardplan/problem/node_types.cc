@@ -395,10 +395,26 @@ Seconds NodeTypes::kernel_seconds(OpId id,
   return cost_.kernel(kernel);
 }
 
+/// Prices a change of layout inside a node; false when there is none.
+bool NodeTypes::change(ValueId value,
+                       const ShardingSpec& to,
+                       OpId reader,
+                       std::vector<ShardingSpec>& there,
+                       NodeChoice& choice) const {
+  if (std::find(there.begin(), there.end(), to) != there.end()) {
+    return true;
+  }
+  const sharding::ReshardCost path = resharder_.cost(there.front(), to, step_.type(value));
+  choice.seconds += path.price * repeats(reader);
+  there.push_back(to);
+  return path.possible;
+}
+
 bool NodeTypes::complete(const IntraOpNode& node,
                          const std::vector<ops::AxisMap>& maps,
                          NodeChoice& choice) const {
-  std::unordered_map<std::int32_t, ShardingSpec> made;
+  // Layouts in which a value that the node makes is there: as made, and as changed for a member.
+  std::unordered_map<std::int32_t, std::vector<ShardingSpec>> made;
   choice.layouts.clear();
   choice.seconds = 0;
   for (std::size_t m = 0; m < node.members.size(); ++m) {
@@ -414,18 +430,19 @@ bool NodeTypes::complete(const IntraOpNode& node,
     }
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       const auto inside = made.find(op.inputs[i].value);
-      if (inside == made.end() || inside->second == layouts->inputs[i]) {
-        continue;
-      }
-      const sharding::ReshardCost path =
-          resharder_.cost(inside->second, layouts->inputs[i], step_.type(op.inputs[i]));
-      if (!path.possible) {
+      if (inside != made.end() &&
+          !change(op.inputs[i], layouts->inputs[i], node.members[m], inside->second, choice)) {
         return false;
       }
-      choice.seconds += path.price * repeats(node.members[m]);
     }
     for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-      made[op.outputs[r].value] = layouts->results[r];
+      std::vector<ShardingSpec>& there = made[op.outputs[r].value];
+      there = {layouts->results[r]};
+      // The loss is read whole.
+      if (op.outputs[r] == step_.outputs.front() &&
+          !change(op.outputs[r], ShardingSpec{}, node.members[m], there, choice)) {
+        return false;
+      }
     }
     choice.layouts.push_back(std::move(*layouts));
   }

@@ -52,6 +52,11 @@ class NodeTypes {
   bool complete(const IntraOpNode& node,
                 const std::vector<ops::AxisMap>& maps,
                 NodeChoice& choice) const;
+  bool change(ir::ValueId value,
+              const sharding::ShardingSpec& to,
+              ir::OpId reader,
+              std::vector<sharding::ShardingSpec>& there,
+              NodeChoice& choice) const;
   [[nodiscard]] Seconds kernel_seconds(ir::OpId op,
                                        const ops::AxisMap& map,
                                        const sharding::OpLayouts& layouts) const;

@@ -132,6 +132,7 @@ class Differentiator {
     if (complete_.empty()) {
       return invalid_input("no gradient reaches any trainable parameter", "graph");
     }
+    record_gradients();
     return std::move(complete_);
   }
 
@@ -263,6 +264,18 @@ class Differentiator {
     const Result<ir::OpId> id = ops::append(graph_, std::move(op));
     SHARDPLAN_CHECK(id.has_value()) << id.error().text();
     return graph_.op(*id).outputs.front();
+  }
+
+  /// Graph::gradients: of the parameters as completed, of all other values as summed.
+  void record_gradients() {
+    for (const ParameterGradient& pair : complete_) {
+      gradients_[pair.parameter.index()] = pair.gradient;
+    }
+    for (std::size_t v = 0; v < gradients_.size(); ++v) {
+      if (gradients_[v].valid()) {
+        graph_.gradients.push_back({ir::ValueId{v}, gradients_[v]});
+      }
+    }
   }
 
   /// All readers of the parameter are done.

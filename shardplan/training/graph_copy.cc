@@ -70,6 +70,13 @@ ir::Graph GraphCopy::finish() && {
   for (const ir::Write& write : from_.writes) {
     to_.writes.push_back(ir::Write{at(write.target), at(write.value)});
   }
+  for (const ir::Write& gradient : from_.gradients) {
+    const ir::ValueId target = values_[gradient.target.index()];
+    const ir::ValueId value = values_[gradient.value.index()];
+    if (target.valid() && value.valid()) {
+      to_.gradients.push_back(ir::Write{target, value});
+    }
+  }
   return std::move(to_);
 }
 
