@@ -22,6 +22,9 @@ using sharding::OpLayouts;
 using sharding::ShardingSpec;
 using sharding::Strategy;
 
+constexpr int kPartialGradient = 0;
+constexpr int kWholeGradient = 1;
+
 bool is_matmul(const std::string& op) {
   return op == "einsum" || op == "attention" || op == "attention_backward";
 }
@@ -266,30 +269,34 @@ bool NodeTypes::partial_allowed(const IntraOpNode& node, const ops::PartialRule&
   return true;
 }
 
-/// For mesh axes along which the forward op is replicated, the gradient may pass as a partial sum
-/// through linear backward ops, to be reduced later once: every combination of such axes, as a
-/// Strategy whose entry is 0 (partial) or kNone.
+/// What the backward ops may do along each mesh axis besides what the forward op does there; every
+/// combination, as a Strategy of marks. kPartialGradient: the forward op is replicated, and the
+/// gradient passes as a partial sum through linear backward ops, to be reduced later once.
+/// kWholeGradient: the forward op is cut, but backward ops that are only views hand the gradient on
+/// whole, gathered once for all its readers.
 std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
                                                    const Strategy& forward,
                                                    const Members& members) const {
   std::vector<Strategy> variants{Strategy{}};
-  if (node.members.size() < 2 || is_matmul(step_.op(node.members.front()).name)) {
+  if (node.members.size() < 2) {
     return variants;
   }
+  bool linear = !is_matmul(step_.op(node.members.front()).name);
+  bool views = true;
   for (std::size_t m = 1; m < node.members.size(); ++m) {
-    if (members.gradient_operands[m].empty()) {
-      return variants;
-    }
+    linear = linear && !members.gradient_operands[m].empty();
+    views = views && ops::get(step_.op(node.members[m]).name).view;
   }
   for (std::size_t axis = 0; axis < cost_.mesh().axes.size(); ++axis) {
     const int a = static_cast<int>(axis);
-    if (forward.at(a) != Strategy::kNone) {
+    const bool replicated = forward.at(a) == Strategy::kNone;
+    if (!(replicated && linear) && !(forward.at(a) >= 0 && views)) {
       continue;
     }
     const std::size_t count = variants.size();
     for (std::size_t i = 0; i < count; ++i) {
       Strategy variant = variants[i];
-      variant.set(a, 0);
+      variant.set(a, replicated ? kPartialGradient : kWholeGradient);
       variants.push_back(variant);
     }
   }
@@ -304,13 +311,16 @@ std::optional<Strategy> NodeTypes::member_strategy(const Strategy& forward,
   Strategy strategy;
   for (std::size_t x = 0; x < cost_.mesh().axes.size(); ++x) {
     const int axis = static_cast<int>(x);
+    if (variant.at(axis) == kWholeGradient) {
+      continue;
+    }
     if (forward.at(axis) >= 0) {
       const std::vector<int>& tied = members.tied[member];
       const auto it = std::find(tied.begin(), tied.end(), forward.at(axis));
       if (it != tied.end()) {
         strategy.set(axis, static_cast<int>(it - tied.begin()));
       }
-    } else if (variant.at(axis) == 0) {
+    } else if (variant.at(axis) == kPartialGradient) {
       const auto rule =
           std::find_if(map.partials.begin(), map.partials.end(), [&](const ops::PartialRule& r) {
             return r.inputs == members.gradient_operands[member];

@@ -231,12 +231,31 @@ class Differentiator {
     if (!builder.refusal().empty()) {
       return unsupported(builder.refusal() + " is not supported", place);
     }
+    pass_through_once(builder);
     for (std::size_t i = 0; i < builder.input_gradients().size(); ++i) {
       if (builder.needed(i) && builder.input_gradients()[i].valid()) {
         add_contribution(graph_.op(id).inputs[i], builder.input_gradients()[i], id);
       }
     }
     return {};
+  }
+
+  /// A gradient that an op passes on unchanged to one of several inputs goes through an `identity` of
+  /// that op (a view), so that each gradient is read by one forward op's backward ops only: one place
+  /// where its layout is chosen, as the fan-out points are in the forward pass.
+  static void pass_through_once(ops::GradientBuilder& builder) {
+    std::size_t needed = 0;
+    for (std::size_t i = 0; i < builder.input_count(); ++i) {
+      needed += builder.needed(i) ? 1 : 0;
+    }
+    const ir::ValueId passed = builder.output_gradient(0);
+    ir::ValueId copy;
+    for (std::size_t i = 0; i < builder.input_count() && needed > 1; ++i) {
+      if (builder.needed(i) && builder.input_gradients()[i] == passed && passed.valid()) {
+        copy = copy.valid() ? copy : builder.emit("identity", {passed});
+        builder.set_input_gradient(i, copy);
+      }
+    }
   }
 
   void add_contribution(ir::ValueId value, ir::ValueId gradient, ir::OpId reader) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 
 #include "graph_builder.h"
@@ -42,10 +43,24 @@ int count(const ir::Graph& graph, const std::string& name, ir::Phase phase) {
       }));
 }
 
+TEST(Step, GradientsAreRecordedForAllThatWasDifferentiated) {
+  const ir::Graph step = step_of(mlp(8), with(Precision::kAsModel));
+  std::set<std::string> parameters;
+  for (const ir::Write& gradient : step.gradients) {
+    EXPECT_EQ(step.type(gradient.target).shape, step.type(gradient.value).shape);
+    if (step.value(gradient.target).kind == ir::ValueKind::kParameter) {
+      parameters.insert(step.value(gradient.target).name);
+    }
+  }
+  EXPECT_EQ(parameters, (std::set<std::string>{"up.weight", "up.bias", "down.weight"}));
+}
+
 TEST(Step, OfAnMlpWithSgd) {
   Recipe recipe;
   recipe.optimizer = *parse_optimizer("sgd:lr=0.1");
-  EXPECT_EQ(ir::print(step_of(mlp(8), recipe)), R"(graph "" microbatches=1
+  ir::Graph step = step_of(mlp(8), recipe);
+  step.gradients.clear();  // GradientsAreRecorded has them
+  EXPECT_EQ(ir::print(step), R"(graph "" microbatches=1
 %0 = parameter "up.weight" f32[4,6] trainable
 %1 = parameter "up.bias" f32[4] trainable
 %2 = parameter "down.weight" f32[3,4] trainable
@@ -69,16 +84,17 @@ TEST(Step, OfAnMlpWithSgd) {
 %20 = einsum(%18, %8) {equation="bn,bk->nk"} : f32[3,4] layer="down" phase=backward source=#3
 %21 = relu_backward(%19, %8) : f32[8,4] layer="up" phase=backward source=#2
 %22 = sum(%21) {dims=[0], keepdim=false} : f32[4] layer="up" phase=backward source=#1
-%23 = einsum(%21, %3) {equation="bn,bk->nk"} : f32[4,6] layer="up" phase=backward source=#0
-%24 = sgd_update(%2, %20, %5) {clip=false, dampening=0.0, has_momentum=false, lr=0.1, momentum=0.0, nesterov=false, weight_decay=0.0} : f32[3,4] layer="down" phase=update
-%25 = sgd_update(%1, %22, %5) {clip=false, dampening=0.0, has_momentum=false, lr=0.1, momentum=0.0, nesterov=false, weight_decay=0.0} : f32[4] layer="up" phase=update
-%26 = sgd_update(%0, %23, %5) {clip=false, dampening=0.0, has_momentum=false, lr=0.1, momentum=0.0, nesterov=false, weight_decay=0.0} : f32[4,6] layer="up" phase=update
-%27 = add_scalar(%5) {value=1.0} : f32[] phase=update
+%23 = identity(%21) : f32[8,4] layer="up" phase=backward source=#1
+%24 = einsum(%23, %3) {equation="bn,bk->nk"} : f32[4,6] layer="up" phase=backward source=#0
+%25 = sgd_update(%2, %20, %5) {clip=false, dampening=0.0, has_momentum=false, lr=0.1, momentum=0.0, nesterov=false, weight_decay=0.0} : f32[3,4] layer="down" phase=update
+%26 = sgd_update(%1, %22, %5) {clip=false, dampening=0.0, has_momentum=false, lr=0.1, momentum=0.0, nesterov=false, weight_decay=0.0} : f32[4] layer="up" phase=update
+%27 = sgd_update(%0, %24, %5) {clip=false, dampening=0.0, has_momentum=false, lr=0.1, momentum=0.0, nesterov=false, weight_decay=0.0} : f32[4,6] layer="up" phase=update
+%28 = add_scalar(%5) {value=1.0} : f32[] phase=update
 output %13
-write %2 <- %24
-write %1 <- %25
-write %0 <- %26
-write %5 <- %27
+write %2 <- %25
+write %1 <- %26
+write %0 <- %27
+write %5 <- %28
 )");
 }
 
