@@ -42,8 +42,10 @@ std::vector<MemoryClass> memory_classes(const ir::Graph& step) {
     classes.push_back(class_of(step, value));
   }
   const auto mark = [&](ir::ValueId value) {
-    MemoryClass& c = classes[value.index()];
-    c = c == MemoryClass::kTemporary ? MemoryClass::kGradients : c;
+    const ir::OpId producer = step.value(value).producer;
+    if (producer.valid() && step.op(producer).phase == ir::Phase::kBackward) {
+      classes[value.index()] = MemoryClass::kGradients;
+    }
   };
   for (const ir::Write& gradient : step.gradients) {
     if (step.value(gradient.target).kind == ir::ValueKind::kParameter) {
@@ -56,7 +58,7 @@ std::vector<MemoryClass> memory_classes(const ir::Graph& step) {
     if (op.phase == ir::Phase::kForward) {
       break;
     }
-    if (reads_accumulator(step, op)) {
+    if (op.phase == ir::Phase::kUpdate || reads_accumulator(step, op)) {
       for (const ir::ValueId input : op.inputs) {
         mark(input);
       }

@@ -21,8 +21,9 @@ enum class MemoryClass : std::uint8_t {
 inline constexpr std::size_t kMemoryClasses = 6;
 
 /// Class of every value of a training step. Graph inputs by their kind. Op results: gradients are
-/// those of parameters (Graph::gradients, what accumulators add up, and what is a view of them);
-/// activations are results of forward ops; all else is temporary. O(graph).
+/// those of parameters (Graph::gradients, what update ops read of the backward pass, what
+/// accumulators add up, and what is a view of these); activations are results of forward ops; all
+/// else is temporary. O(graph).
 [[nodiscard]] std::vector<MemoryClass> memory_classes(const ir::Graph& step);
 
 /// Counts bytes by class and remembers the moment of the peak (the first one, on a tie).
