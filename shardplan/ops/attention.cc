@@ -7,6 +7,8 @@
 // position (a mask operand is cut along with q instead). In the backward pass keys and values
 // collect sums over q and r.
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -212,23 +214,107 @@ Flops flops_attention_backward(const OpView& op) {
   return 2 * pairs(sizes) * static_cast<Flops>(3 * sizes.head_size + 2 * sizes.value_size);
 }
 
-/// Key and value heads repeated for every query head where there are fewer of them.
-Bytes repeated_heads(const Sizes& sizes, const ir::TensorType& k, const ir::TensorType& v) {
-  const std::int64_t group = sizes.heads / sizes.key_heads;
-  return group == 1 ? 0 : group * (k.bytes() + v.bytes());
+// Memory of the CPU kernels: blocks of scores of some queries by some keys at a time. With grouped
+// heads the kernel runs once for each of the r query heads of a group, for all groups at once.
+
+/// Queries and keys that the kernel handles at a time.
+struct Block {
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+};
+
+Block block_of(const Sizes& sizes) {
+  constexpr std::int64_t kKeys = 512;
+  std::int64_t queries = 32;
+  if (sizes.queries >= 768) {
+    queries = 256;
+  } else if (sizes.queries >= 192) {
+    queries = 64;
+  }
+  return Block{std::min(queries, sizes.queries), std::min(kKeys, sizes.keys)};
 }
 
-/// Measured on ATen's CPU kernels: 4 % of the result, 18 % with a mask.
+/// The peak beyond the results when the kernel needs `kernel` bytes: a boolean mask becomes an
+/// additive one in the type of q first, by way of its negation, before there is any result.
+Bytes with_additive_mask(const OpView& op, std::size_t mask, Bytes kernel) {
+  if (!has_mask(op.attributes) || op.inputs[mask].dtype != ir::DType::kBool) {
+    return kernel;
+  }
+  const Bytes additive = op.inputs[mask].numel() * ir::element_bytes(op.results[0].dtype);
+  Bytes results = 0;
+  for (const ir::TensorType& result : op.results) {
+    results += result.bytes();
+  }
+  return additive + std::max(kernel, op.inputs[mask].numel() - results);
+}
+
+/// Without a kernel for head sizes that differ, scores and weights are there in full.
+Bytes full_scores(const Sizes& sizes, Bytes element) {
+  return 2 * sizes.batch * sizes.key_heads * sizes.queries * sizes.keys * element;
+}
+
 Bytes workspace_attention(const OpView& op) {
   const Sizes sizes = sizes_of(op.inputs[0], op.inputs[1], op.inputs[2], op.attributes);
-  const Bytes percent = has_mask(op.attributes) ? 18 : 4;
-  return op.results[0].bytes() * percent / 100 + repeated_heads(sizes, op.inputs[1], op.inputs[2]);
+  const Bytes narrow = ir::element_bytes(op.inputs[0].dtype);
+  const Bytes wide = ir::element_bytes(op.results[1].dtype);
+  const Block block = block_of(sizes);
+  Bytes kernel = block.queries * (block.keys + 2 + sizes.value_size) * wide;
+  if (narrow != wide) {
+    kernel += block.queries * block.keys * narrow;
+  }
+  if (sizes.head_size != sizes.value_size) {
+    kernel = full_scores(sizes, narrow);
+  }
+  if (sizes.heads != sizes.key_heads) {
+    const std::int64_t rows = sizes.batch * sizes.key_heads * sizes.queries;
+    kernel += rows * (sizes.value_size * narrow + wide);
+  }
+  return with_additive_mask(op, 3, kernel);
 }
 
-/// Measured on ATen's CPU kernels: about one operand more.
+/// The kernel reads g and makes gradients with positions first: g, and then the gradients, are
+/// copied from and to a heads-first layout.
+struct Copies {
+  Bytes before = 0;
+  Bytes after = 0;
+};
+
+Copies layout_copies(const OpView& op, const Sizes& sizes) {
+  Copies copies;
+  if (heads_last(op.attributes)) {
+    return copies;
+  }
+  if (sizes.heads > 1 && sizes.queries > 1) {
+    copies.before = op.inputs[0].bytes();
+    copies.after = op.results[0].bytes();
+  }
+  if (sizes.key_heads > 1 && sizes.keys > 1) {
+    copies.after += op.results[1].bytes() + op.results[2].bytes();
+  }
+  return copies;
+}
+
 Bytes workspace_attention_backward(const OpView& op) {
   const Sizes sizes = sizes_of(op.inputs[1], op.inputs[2], op.inputs[3], op.attributes);
-  return op.inputs[1].bytes() + 2 * repeated_heads(sizes, op.inputs[2], op.inputs[3]);
+  const Bytes narrow = ir::element_bytes(op.inputs[1].dtype);
+  const Bytes wide = ir::element_bytes(op.inputs[5].dtype);
+  const Block block = block_of(sizes);
+  Bytes kernel = block.queries * (2 * block.keys + 1) * wide;
+  if (narrow != wide) {
+    kernel += 2 * block.queries * block.keys * narrow;
+  }
+  if (sizes.head_size != sizes.value_size) {
+    kernel = 2 * full_scores(sizes, narrow);
+  }
+  if (sizes.heads == sizes.key_heads) {
+    const Copies copies = layout_copies(op, sizes);
+    return with_additive_mask(op, 6, std::max(kernel + copies.before, copies.after));
+  }
+  // One query head of each group: its gradients, and a copy of its part of g.
+  const std::int64_t group = sizes.heads / sizes.key_heads;
+  kernel += op.results[0].bytes() / group + op.results[1].bytes() + op.results[2].bytes() +
+            op.inputs[0].bytes() / group;
+  return with_additive_mask(op, 6, kernel);
 }
 
 void gradient_attention(GradientBuilder& b) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -128,6 +131,59 @@ Flops flops_einsum(const OpView& op) {
   return 2 * total;
 }
 
+// Memory of the kernel: it takes an operand as a strided matrix when its letters stand group by
+// group (batch, rows, columns), else it copies it; a result in another order is copied at the end.
+
+bool is_strided(std::string_view term,
+                const std::string& batch,
+                const std::string& rows,
+                const std::string& columns) {
+  for (const std::string& group : {batch, rows, columns}) {
+    if (term.find(group) == std::string_view::npos) {
+      return false;
+    }
+  }
+  return batch.empty() || batch == term || term.back() != batch.back();
+}
+
+/// Letters of `like` that are in all of `in` and not in `outside`.
+std::string group_like(std::string_view like,
+                       std::initializer_list<std::string_view> in,
+                       std::string_view outside) {
+  std::string out;
+  std::copy_if(like.begin(), like.end(), std::back_inserter(out), [&](char letter) {
+    return !has_letter(outside, letter) &&
+           std::all_of(in.begin(), in.end(), [&](std::string_view term) {
+             return has_letter(term, letter);
+           });
+  });
+  return out;
+}
+
+/// The order of the letters inside each group that copies least.
+Bytes workspace_einsum(const OpView& op) {
+  const Equation e = equation_of(op.attributes);
+  Bytes least = std::numeric_limits<Bytes>::max();
+  for (const std::string_view batch_like : {e.a, e.b, e.result}) {
+    const std::string batch = group_like(batch_like, {e.a, e.b, e.result}, "");
+    for (const std::string_view contracted_like : {e.a, e.b}) {
+      const std::string contracted = group_like(contracted_like, {e.a, e.b}, e.result);
+      for (const std::string_view a_like : {e.a, e.result}) {
+        const std::string m = group_like(a_like, {e.a}, e.b);
+        for (const std::string_view b_like : {e.b, e.result}) {
+          const std::string n = group_like(b_like, {e.b}, e.a);
+          const bool direct = e.result == batch + m + n || e.result == batch + n + m;
+          const Bytes copied = (is_strided(e.a, batch, m, contracted) ? 0 : op.inputs[0].bytes()) +
+                               (is_strided(e.b, batch, contracted, n) ? 0 : op.inputs[1].bytes()) +
+                               (direct ? 0 : op.results[0].bytes());
+          least = std::min(least, copied);
+        }
+      }
+    }
+  }
+  return least;
+}
+
 /// y = a·b gives da = g·b and db = a·g, each with the terms of the equation exchanged.
 void gradient_einsum(GradientBuilder& b) {
   const Equation equation = equation_of(b.attributes());
@@ -153,6 +209,7 @@ std::vector<OpDef> einsum_ops() {
            .infer = infer_einsum,
            .axes = axes_einsum,
            .flops = flops_einsum,
+           .workspace = workspace_einsum,
            .gradient = gradient_einsum}};
 }
 

@@ -2,6 +2,8 @@
 // lse = log(sum_exp(logits, m)) + m, the log-probability of a label is logits[label] - lse. Sums
 // are kept in f32 (f64 for f64) whatever the type of the logits. Classes are the last dimension.
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "shardplan/ops/checks.h"
@@ -46,9 +48,23 @@ Flops flops_sum_exp(const OpView& op) {
   return 3 * static_cast<Flops>(op.inputs[0].numel());
 }
 
-/// The difference and its exponential, as the kernel keeps it.
+/// Kernels handle rows of logits some at a time, about 2^16 elements.
+struct RowChunk {
+  std::int64_t rows = 1;
+  std::int64_t classes = 1;
+};
+
+RowChunk chunk_of(const ir::TensorType& logits) {
+  constexpr std::int64_t kElements = std::int64_t{1} << 16;
+  const std::int64_t classes = logits.shape.back();
+  const std::int64_t rows = std::max<std::int64_t>(1, kElements / classes);
+  return RowChunk{std::min(rows, logits.numel() / classes), classes};
+}
+
+/// A chunk in the type of the sum, and its row sums.
 Bytes workspace_sum_exp(const OpView& op) {
-  return op.inputs[0].numel() * ir::element_bytes(op.results[0].dtype);
+  const RowChunk chunk = chunk_of(op.inputs[0]);
+  return chunk.rows * (chunk.classes + 1) * ir::element_bytes(op.results[0].dtype);
 }
 
 /// Checks logits, target, lse at `first`, first + 1, first + 2.
@@ -66,6 +82,13 @@ Result<Types> infer_label_score(Inputs inputs, const ir::Attributes& attributes)
       check_attributes(attributes, {{"ignore_index", AttributeKind::kInteger}}));
   SHARDPLAN_RETURN_IF_ERROR(check_label_operands(inputs, 0));
   return Types{inputs[2]};
+}
+
+/// For each row its label in the shard's classes (i64) and two booleans.
+constexpr Bytes kLabelBytes = 10;
+
+Bytes workspace_label_score(const OpView& op) {
+  return op.results[0].numel() * kLabelBytes;
 }
 
 /// The shard that holds the label gives its score, the others zero: a partial sum.
@@ -102,6 +125,13 @@ AxisMap axes_label_score_backward(const OpView& op) {
                        {{{0}, {0}}});
 }
 
+/// A chunk in the type of lse, and for each row its label and two gradients.
+Bytes workspace_label_score_backward(const OpView& op) {
+  const RowChunk chunk = chunk_of(op.inputs[1]);
+  const Bytes element = ir::element_bytes(op.inputs[3].dtype);
+  return chunk.rows * chunk.classes * element + op.inputs[0].numel() * (kLabelBytes + 2 * element);
+}
+
 /// Difference, exponential, one-hot, product.
 Flops flops_label_score_backward(const OpView& op) {
   return 4 * result_elements(op);
@@ -122,12 +152,14 @@ std::vector<OpDef> loss_ops() {
        .infer = infer_label_score,
        .axes = axes_label_score,
        .flops = result_elements,
+       .workspace = workspace_label_score,
        .gradient = gradient_label_score},
       {.name = "label_score_backward",
        .summary = "g · (onehot(target) - e^(logits - lse))",
        .infer = infer_label_score_backward,
        .axes = axes_label_score_backward,
-       .flops = flops_label_score_backward},
+       .flops = flops_label_score_backward,
+       .workspace = workspace_label_score_backward},
   };
 }
 

@@ -175,6 +175,34 @@ Flops flops_layer_norm_backward(const OpView& op) {
   return 14 * static_cast<Flops>(op.inputs[0].numel());
 }
 
+/// Elements that are normalised together.
+std::int64_t group_size(const OpView& op) {
+  const ir::Shape& shape = op.results[0].shape;
+  const auto dims = static_cast<std::size_t>(op.attributes.integer("dims"));
+  std::int64_t size = 1;
+  for (std::size_t d = shape.size() - dims; d < shape.size(); ++d) {
+    size *= shape[d];
+  }
+  return size;
+}
+
+/// Narrow weights (ones where there are none) and biases are converted.
+Bytes workspace_layer_norm(const OpView& op) {
+  const bool narrow = op.inputs[0].dtype != accumulation_dtype(op.inputs[0].dtype);
+  const Affine affine = affine_of(op.attributes);
+  const std::int64_t converted = narrow ? 1 + (affine.bias ? 1 : 0) : 0;
+  return converted * group_size(op) * ir::element_bytes(op.results[1].dtype);
+}
+
+/// Sums for weight and bias, a placeholder for the bias, the converted weight of narrow types.
+Bytes workspace_layer_norm_backward(const OpView& op) {
+  const bool narrow = op.inputs[0].dtype != accumulation_dtype(op.inputs[0].dtype);
+  const Affine affine = affine_of(op.attributes);
+  const std::int64_t vectors =
+      (affine.count() > 0 ? 2 : 0) + (affine.bias ? 1 : 0) + (narrow ? 1 : 0);
+  return vectors * group_size(op) * ir::element_bytes(op.inputs[2].dtype);
+}
+
 void gradient_layer_norm(GradientBuilder& b) {
   b.refuse_output_gradient(1, "the gradient of layer_norm's mean");
   b.refuse_output_gradient(2, "the gradient of layer_norm's rstd");
@@ -213,12 +241,14 @@ std::vector<OpDef> normalization_ops() {
        .infer = infer_layer_norm,
        .axes = axes_layer_norm,
        .flops = flops_layer_norm,
+       .workspace = workspace_layer_norm,
        .gradient = gradient_layer_norm},
       {.name = "layer_norm_backward",
        .summary = "gradients of layer_norm's operands",
        .infer = infer_layer_norm_backward,
        .axes = axes_layer_norm_backward,
-       .flops = flops_layer_norm_backward},
+       .flops = flops_layer_norm_backward,
+       .workspace = workspace_layer_norm_backward},
   };
 }
 

@@ -37,8 +37,9 @@ struct OpDef {
   AxisMap (*axes)(const OpView& op);
   /// Floating-point operations, 2 a multiply-add, 1 an elementwise operation. Null = 0.
   Flops (*flops)(const OpView& op) = nullptr;
-  /// Bytes that the kernel allocates beyond its results while it runs. Null = 0. Called with local
-  /// shapes after lowering.
+  /// Bytes that the kernel allocates beyond its results while it runs, with one thread. Null = 0.
+  /// Called with local shapes after lowering, so it reads sizes from types, never from attributes.
+  /// The formulas follow the kernels of `runtime`, whose workspace_test measures them.
   Bytes (*workspace)(const OpView& op) = nullptr;
   /// Appends the backward ops. Null = there is no gradient rule: the results are integers or
   /// booleans, or autodiff reports an error when a gradient arrives at them.

@@ -34,11 +34,6 @@ void gradient_dropout(GradientBuilder& b) {
   b.set_input_gradient(0, b.emit("dropout", {b.output_gradient(0)}, b.attributes()));
 }
 
-/// The mask, one byte an element.
-Bytes workspace_dropout(const OpView& op) {
-  return op.results[0].numel();
-}
-
 }  // namespace
 
 std::vector<OpDef> random_ops() {
@@ -47,7 +42,6 @@ std::vector<OpDef> random_ops() {
            .infer = infer_dropout,
            .axes = axes_dropout,
            .flops = result_elements,
-           .workspace = workspace_dropout,
            .gradient = gradient_dropout}};
 }
 

@@ -70,6 +70,12 @@ AxisMap axes_sum(const OpView& op) {
   return map;
 }
 
+/// A sum in another type than the operand's converts the operand first.
+Bytes workspace_sum(const OpView& op) {
+  const bool converts = op.inputs[0].dtype != op.results[0].dtype;
+  return converts ? op.inputs[0].numel() * ir::element_bytes(op.results[0].dtype) : 0;
+}
+
 AxisMap axes_max(const OpView& op) {
   return axes_reduction(op, "^");
 }
@@ -142,6 +148,7 @@ std::vector<OpDef> reduction_ops() {
        .infer = infer_sum,
        .axes = axes_sum,
        .flops = operand_elements,
+       .workspace = workspace_sum,
        .gradient = gradient_sum},
       {.name = "max",
        .summary = "maximum over dimensions",

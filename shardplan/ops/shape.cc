@@ -292,6 +292,12 @@ AxisMap axes_iota(const OpView& op) {
   return make_axis_map(text, op.inputs, op.results);
 }
 
+/// One line of indices before it is repeated.
+Bytes workspace_iota(const OpView& op) {
+  const std::int64_t size = dim_size(op.results[0], op.attributes.integer("dim"));
+  return size * ir::element_bytes(op.results[0].dtype);
+}
+
 Result<Types> infer_full(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 0));
   SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
@@ -346,7 +352,8 @@ std::vector<OpDef> shape_ops() {
       {.name = "iota",
        .summary = "the index along one dimension",
        .infer = infer_iota,
-       .axes = axes_iota},
+       .axes = axes_iota,
+       .workspace = workspace_iota},
       {.name = "full", .summary = "one value everywhere", .infer = infer_full, .axes = axes_full},
   };
 }
