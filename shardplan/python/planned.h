@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardplan/ir/graph.h"
+#include "shardplan/lower/program.h"
+#include "shardplan/plan/plan.h"
+#include "shardplan/planners/planner.h"
+#include "shardplan/runtime/executor.h"
+#include "shardplan/support/result.h"
+
+namespace shardplan::python {
+
+/// What a user asks for, as text that the command line takes too.
+struct Request {
+  std::string model{};      ///< path of an archive or zoo name
+  std::string cluster{};    ///< preset or YAML file
+  std::string planner{};    ///< "map"
+  std::string optimizer{};  ///< "adamw:lr=0.001"
+  std::string precision{};  ///< "model", "fp32", ...
+  std::string memory{};     ///< "20GiB"; empty = the device's own
+  double clip_norm = 0;
+  std::int64_t microbatches = 1;
+};
+
+/// A user input as the whole batch has it.
+struct Input {
+  std::string name{};
+  ir::TensorType type{};
+};
+
+/// A planned training step: graph, plan, and the program that it was lowered to.
+class Planned {
+ public:
+  static Result<std::shared_ptr<Planned>> make(const Request& request);
+  /// The same step under a plan that was made for it elsewhere (another rank, a file).
+  static Result<std::shared_ptr<Planned>> read(const Request& request,
+                                               const std::string& plan_json);
+
+  [[nodiscard]] const ir::Graph& step() const { return step_; }
+  [[nodiscard]] const plan::Plan& plan() const { return plan_; }
+  [[nodiscard]] const lower::Program& program() const { return program_; }
+  [[nodiscard]] const std::vector<Input>& inputs() const { return inputs_; }
+  [[nodiscard]] std::string json() const { return plan::to_json(plan_, step_); }
+  [[nodiscard]] Result<std::vector<planners::LayerExplanation>> explain() const {
+    return planners::explain(plan_, step_);
+  }
+
+ private:
+  Status load(const Request& request);
+  Status lower_plan();
+
+  ir::Graph step_{};
+  training::Recipe recipe_{};
+  plan::Plan plan_{};
+  lower::Program program_{};
+  std::vector<Input> inputs_{};
+};
+
+/// One rank of a planned step in execution.
+class Training {
+ public:
+  static Result<std::shared_ptr<Training>> create(std::shared_ptr<Planned> planned,
+                                                  std::int64_t rank,
+                                                  std::uint64_t seed,
+                                                  std::unique_ptr<runtime::GroupSource> groups);
+
+  /// One step on the whole batch, by input name. The tensors have been checked against inputs().
+  Result<double> step(const std::map<std::string, at::Tensor>& batch);
+
+  /// Parameters and buffers: every name under which the module knows them, their shape there.
+  struct Weight {
+    std::vector<std::string> names{};
+    ir::Shape shape{};
+  };
+  [[nodiscard]] std::vector<Weight> weights() const;
+  /// The whole tensor, in full precision where a master copy exists. All ranks must call.
+  [[nodiscard]] at::Tensor gather(const std::string& name) const;
+  /// Overwrites a weight, and what starts as a copy of it, by this rank's parts of `full`.
+  void load(const std::string& name, const at::Tensor& full);
+  [[nodiscard]] Bytes peak_bytes() const { return executor_->memory().peak(); }
+
+ private:
+  [[nodiscard]] ir::ValueId find(const std::string& name) const;
+
+  std::shared_ptr<Planned> planned_{};
+  std::unique_ptr<runtime::Executor> executor_{};
+};
+
+}  // namespace shardplan::python

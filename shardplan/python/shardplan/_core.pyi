@@ -1,0 +1,43 @@
+"""The C++ core (shardplan/python/bindings.cc)."""
+
+from typing import Any, Mapping, Sequence
+
+import torch
+import torch.distributed
+
+class Planned:
+    json: str
+    planner: str
+    mesh: list[tuple[str, int]]
+    world_size: int
+    prediction: dict[str, float]
+    inputs: list[tuple[str, str, list[int]]]
+    def needed_groups(self) -> list[list[int]]: ...
+    def explain(self) -> list[dict[str, Any]]: ...
+
+class Training:
+    peak_bytes: int
+    def step(self, batch: Mapping[str, torch.Tensor]) -> float: ...
+    def weights(self) -> list[tuple[list[str], list[int]]]: ...
+    def gather(self, name: str) -> torch.Tensor: ...
+    def load(self, name: str, full: torch.Tensor) -> None: ...
+
+def plan(
+    model: str,
+    cluster: str,
+    planner: str,
+    optimizer: str,
+    precision: str,
+    memory: str,
+    clip_norm: float,
+    microbatches: int,
+) -> Planned: ...
+def read_plan(
+    model: str, optimizer: str, precision: str, clip_norm: float, microbatches: int, json: str
+) -> Planned: ...
+def start(
+    planned: Planned,
+    rank: int,
+    seed: int,
+    process_groups: Sequence[tuple[list[int], torch.distributed.ProcessGroup]],
+) -> Training: ...

@@ -1,0 +1,357 @@
+"""From a module to a training step on many devices."""
+
+import json
+import os
+import tempfile
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+import torch
+import torch.distributed as dist
+
+from . import _core
+from ._export import export
+from ._optimizers import AdamW, Optimizer
+
+_DTYPES = {
+    "bool": torch.bool,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+}
+
+Batch = Union[Mapping[str, torch.Tensor], Sequence[torch.Tensor], torch.Tensor]
+Model = Union[torch.nn.Module, str, "os.PathLike[str]"]
+
+
+class Plan:
+    """Who computes which piece of which tensor, with what was predicted for it."""
+
+    def __init__(self, planned: _core.Planned):
+        self._planned = planned
+
+    @property
+    def planner(self) -> str:
+        return self._planned.planner
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Sizes of the mesh axes, outermost first; empty on one device."""
+        return dict(self._planned.mesh)
+
+    @property
+    def world_size(self) -> int:
+        return self._planned.world_size
+
+    @property
+    def step_seconds(self) -> float:
+        """Predicted time of one step."""
+        return self._planned.prediction["step_seconds"]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak memory of the fullest device."""
+        return int(self._planned.prediction["peak_bytes"])
+
+    @property
+    def prediction(self) -> dict[str, float]:
+        """Every number that came with the plan: seconds, bytes, lower bound, gap."""
+        return dict(self._planned.prediction)
+
+    def to_json(self) -> str:
+        """The plan file that `shardplan explain`, `simulate` and `run` read."""
+        return self._planned.json
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.to_json())
+
+    def explain(self) -> str:
+        """For each block of the model: what was chosen, what it costs, what the next best would."""
+        header = ("block", "compute", "communication", "weights", "activations", "choice", "next best")
+        rows = [header]
+        for layer in self._planned.explain():
+            loss = layer["next_best_loss_seconds"]
+            rows.append(
+                (
+                    layer["layer"] or "(outside blocks)",
+                    f"{layer['compute_seconds'] * 1e3:.3g} ms",
+                    f"{layer['communication_seconds'] * 1e3:.3g} ms",
+                    f"{layer['parameter_bytes'] / 2**20:.4g} MiB",
+                    f"{layer['activation_bytes'] / 2**20:.4g} MiB",
+                    layer["choice"] + (" (recomputed)" if layer["recomputed"] else ""),
+                    f"{layer['next_best']}: +{loss * 1e3:.3g} ms" if layer["next_best"] else "",
+                )
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
+        mesh = " x ".join(f"{name} {size}" for name, size in self.mesh.items()) or "one device"
+        return f"planner {self.planner}, mesh {mesh}\n" + "\n".join(line.rstrip() for line in lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan(planner={self.planner!r}, mesh={self.mesh}, step_seconds={self.step_seconds:.4g}, "
+            f"peak_bytes={self.peak_bytes})"
+        )
+
+
+class TrainingStep:
+    """One training step of a planned model: `loss = step(batch)`. Made by `parallelize`.
+
+    Under several ranks every rank calls it with the same, whole batch; each reads only its part.
+    """
+
+    def __init__(
+        self, planned: _core.Planned, training: _core.Training, module: torch.nn.Module, seed: int
+    ):
+        self._planned = planned
+        self._training = training
+        self._seed = seed
+        # Entries that the step does not hold, such as buffers that training never reads.
+        self._module_state = {
+            name: tensor.detach() for name, tensor in module.state_dict(keep_vars=True).items()
+        }
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self._planned)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Measured: largest sum of this rank's tensors at any moment so far."""
+        return self._training.peak_bytes
+
+    def explain(self) -> str:
+        """The plan in words: see Plan.explain."""
+        return self.plan.explain()
+
+    def __call__(self, batch: Batch) -> float:
+        """Trains on one whole batch (forward, backward, update) and returns its loss.
+
+        `batch`: the inputs by name, or in the order of the example inputs. Raises ValueError when
+        names, dtypes or shapes are not those of the example inputs.
+        """
+        return self._training.step(self._checked(batch))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Whole weights under the module's names, in the module's dtypes: loads back into the plain
+        module. All ranks must call; every rank gets everything."""
+        state = {}
+        for names, shape in self._training.weights():
+            full = self._training.gather(names[0]).view(shape)
+            for name in names:
+                if name in self._module_state:
+                    state[name] = full.to(self._module_state[name].dtype)
+        return {
+            name: state.get(name, tensor.clone()) for name, tensor in self._module_state.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Sets the weights (not the optimizer's moments). All ranks must pass the same tensors."""
+        for names, shape in self._training.weights():
+            given = [name for name in names if name in state]
+            if not given:
+                if any(name in self._module_state for name in names):
+                    raise ValueError(f"the state has no entry {names[0]!r}")
+                continue
+            tensor = state[given[0]]
+            if list(tensor.shape) != list(shape):
+                raise ValueError(
+                    f"{given[0]!r} has shape {list(tensor.shape)}, expected {list(shape)}"
+                )
+            self._training.load(names[0], tensor.detach())
+
+    def _checked(self, batch: Batch) -> dict[str, torch.Tensor]:
+        expected = self._planned.inputs
+        names = [name for name, _, _ in expected]
+        if isinstance(batch, torch.Tensor):
+            batch = (batch,)
+        if not isinstance(batch, Mapping):
+            if len(batch) != len(names):
+                raise ValueError(f"the batch has {len(batch)} tensors, expected {len(names)}: {names}")
+            batch = dict(zip(names, batch))
+        unknown = sorted(set(batch) - set(names))
+        missing = [name for name in names if name not in batch]
+        if unknown or missing:
+            raise ValueError(
+                f"the batch must have the inputs {names}"
+                + (f"; missing: {missing}" if missing else "")
+                + (f"; unknown: {unknown}" if unknown else "")
+            )
+        checked = {}
+        for name, dtype, shape in expected:
+            tensor = batch[name]
+            if not isinstance(tensor, torch.Tensor):
+                raise ValueError(f"input {name!r} is a {type(tensor).__name__}, expected a tensor")
+            if list(tensor.shape) != list(shape):
+                raise ValueError(
+                    f"input {name!r} has shape {list(tensor.shape)}, expected {list(shape)} "
+                    "(the shapes of the example inputs)"
+                )
+            if tensor.dtype != _DTYPES[dtype]:
+                raise ValueError(f"input {name!r} is {tensor.dtype}, expected {_DTYPES[dtype]}")
+            checked[name] = tensor.detach().cpu()
+        return checked
+
+
+def _memory_text(memory: Union[int, str, None]) -> str:
+    return "" if memory is None else str(memory)
+
+
+def _archive(
+    model: Model, example_inputs: Any, loss: Optional[Callable], directory: str
+) -> str:
+    if not isinstance(model, torch.nn.Module):
+        return os.fspath(model)
+    path = os.path.join(directory, "model.pt2")
+    if loss is None:
+        export(model, example_inputs, path)
+    else:
+        export(model, example_inputs, path, loss=loss)
+    return path
+
+
+def plan(
+    model: Model,
+    example_inputs: Any = None,
+    *,
+    cluster: str,
+    memory: Union[int, str, None] = None,
+    optimizer: Optimizer = AdamW(),
+    precision: str = "model",
+    clip_norm: float = 0.0,
+    microbatches: int = 1,
+    planner: str = "map",
+    loss: Optional[Callable] = None,
+) -> Plan:
+    """Plans without running.
+
+    `model`: a module (with `example_inputs`, and a `loss` when it does not compute its own), the path
+    of a `.pt2` archive, or a zoo name such as "gpt2-small". `cluster`: a preset such as
+    "8xA100-80GB", or the path of a YAML file. `memory`: bytes, or text such as "20GiB"; default: the
+    device's own. Raises ValueError when nothing fits, with the least memory that would.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardplan-") as directory:
+        return Plan(
+            _core.plan(
+                _archive(model, example_inputs, loss, directory),
+                str(cluster),
+                planner,
+                str(optimizer),
+                precision,
+                _memory_text(memory),
+                clip_norm,
+                microbatches,
+            )
+        )
+
+
+def _join_ranks() -> tuple[int, int]:
+    """Rank and world size: torch.distributed's, set up over Gloo where torchrun started us."""
+    if not dist.is_available():
+        return 0, 1
+    if not dist.is_initialized():
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            return 0, 1
+        dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _process_groups(planned: _core.Planned, rank: int) -> list:
+    """Makes every group that the plan needs, on all ranks in the same order; returns this rank's."""
+    groups = []
+    # The kernels run on CPU tensors; a default backend for GPUs only cannot move those.
+    backend = None if "gloo" in str(dist.get_backend_config()) else "gloo"
+    for ranks in planned.needed_groups():
+        group = dist.new_group(ranks, backend=backend)
+        if rank in ranks:
+            groups.append((ranks, group))
+    return groups
+
+
+def _broadcast(text: str) -> str:
+    holder = [text]
+    dist.broadcast_object_list(holder, src=0)
+    return holder[0]
+
+
+def parallelize(
+    model: torch.nn.Module,
+    example_inputs: Any,
+    *,
+    cluster: Optional[str] = None,
+    memory: Union[int, str, None] = None,
+    optimizer: Optimizer = AdamW(),
+    precision: str = "model",
+    clip_norm: float = 0.0,
+    microbatches: int = 1,
+    planner: str = "map",
+    loss: Optional[Callable] = None,
+    seed: int = 0,
+) -> TrainingStep:
+    """Plans the training of `model` on all ranks and returns its step.
+
+    Call it in a script started by torchrun (it uses the default group of torch.distributed, or sets
+    one up over Gloo), or alone for one device. `example_inputs` are a whole batch: a dict of keyword
+    arguments or a tuple. The model must return its loss, or give `loss`, a function of its output.
+    `cluster` describes the devices for planning; default: this machine's cores. `memory` is the limit of
+    each device. `microbatches` cuts the batch and accumulates gradients. All ranks start from rank
+    0's weights; the module itself is left as it is (`state_dict` brings the trained weights back).
+    """
+    rank, world_size = _join_ranks()
+    where = f"local:{world_size}" if cluster is None else str(cluster)
+    with tempfile.TemporaryDirectory(prefix="shardplan-") as directory:
+        path = _archive(model, example_inputs, loss, directory)
+        planned, failure = None, ""
+        if rank == 0:
+            try:
+                planned = _core.plan(
+                    path,
+                    where,
+                    planner,
+                    str(optimizer),
+                    precision,
+                    _memory_text(memory),
+                    clip_norm,
+                    microbatches,
+                )
+                if planned.world_size != world_size:
+                    failure = (
+                        f"cluster {where!r} has {planned.world_size} devices, but {world_size} "
+                        f"rank{'s' if world_size > 1 else ''} run; start the script with torchrun "
+                        f"--nproc-per-node {planned.world_size}"
+                    )
+            except ValueError as error:
+                failure = str(error)
+        if world_size > 1:
+            message = json.dumps(
+                {"plan": planned.json if planned and not failure else "", "failure": failure}
+            )
+            message = json.loads(_broadcast(message))
+            failure = message["failure"]
+        if failure:
+            raise ValueError(failure)
+        if planned is None:
+            planned = _core.read_plan(
+                path, str(optimizer), precision, clip_norm, microbatches, message["plan"]
+            )
+    groups = _process_groups(planned, rank) if world_size > 1 else []
+    step = TrainingStep(planned, _core.start(planned, rank, seed, groups), model, seed)
+    if world_size > 1:
+        _start_from_rank_zero(step, model)
+    return step
+
+
+def _start_from_rank_zero(step: TrainingStep, model: torch.nn.Module) -> None:
+    """Ranks may have made different random weights; those of rank 0 count."""
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors.update(model.named_buffers(remove_duplicate=False))
+    for names, _ in step._training.weights():
+        known = [name for name in names if name in tensors]
+        if known:
+            full = tensors[known[0]].detach().cpu().clone()
+            dist.broadcast(full, src=0)
+            step._training.load(names[0], full)

@@ -1,0 +1,260 @@
+// Whole training steps: ranks as threads over Gloo against one device, under plans of planners and
+// under random plans, which need every change of layout that lowering can make.
+
+#include "shardplan/runtime/executor.h"
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ranks.h"
+#include "shardplan/frontends/frontends.h"
+#include "shardplan/ops/op.h"
+#include "shardplan/planners/planner.h"
+#include "shardplan/runtime/initial.h"
+#include "shardplan/runtime/verify.h"
+#include "shardplan/sim/sim.h"
+
+namespace shardplan::runtime {
+namespace {
+
+using sharding::ShardingSpec;
+
+constexpr int kSteps = 2;
+
+struct Found {
+  Difference worst{};
+  std::vector<double> losses{};
+  std::vector<Bytes> peaks{};
+  std::string error{};
+};
+
+/// Trains kSteps steps on as many threads as the plan has ranks, and compares with one device.
+Found train(const ir::Graph& step, const plan::Plan& plan, const lower::Program& program) {
+  Found found;
+  found.peaks.resize(static_cast<std::size_t>(program.mesh.size()));
+  const std::vector<std::int64_t> bounds = lookup_bounds(step);
+  run_ranks(program.mesh.size(), [&](std::int64_t rank, GroupSource& groups) {
+    auto executor = Executor::create({step, program, rank, 7, &groups, {}});
+    auto verifier = Verifier::create(step, plan, rank, 7, {});
+    if (!executor || !verifier) {
+      found.error = executor ? verifier.error().text() : executor.error().text();
+      return;
+    }
+    for (int i = 0; i < kSteps; ++i) {
+      const InputSource inputs = [&](ir::ValueId input, std::int64_t microbatch) {
+        return random_input(step, input, bounds[input.index()], 7, i, microbatch);
+      };
+      (*executor)->reset_peak();
+      const Result<double> loss = (*executor)->run_step(inputs);
+      if (!loss) {
+        found.error = loss.error().text();
+        return;
+      }
+      Bytes& peak = found.peaks[static_cast<std::size_t>(rank)];
+      peak = std::max(peak, (*executor)->memory().peak());
+      const Status compared = (*verifier)->compare_step(**executor, *loss, inputs);
+      if (!compared) {
+        found.error = compared.error().text();
+      }
+      if (rank == 0) {
+        found.losses.push_back(*loss);
+      }
+    }
+    if (rank == 0) {
+      found.worst = (*verifier)->worst();
+    }
+  });
+  return found;
+}
+
+ir::Graph step_of(const std::string& model, const training::Recipe& recipe) {
+  Result<ir::Graph> forward = frontends::zoo_model(model);
+  EXPECT_TRUE(forward.has_value()) << forward.error().text();
+  Result<ir::Graph> step = training::build_training_step(*forward, recipe);
+  EXPECT_TRUE(step.has_value()) << step.error().text();
+  return *std::move(step);
+}
+
+training::Recipe recipe_of(const std::string& optimizer,
+                           training::Precision precision,
+                           std::int64_t microbatches = 1,
+                           double clip = 0) {
+  return {.optimizer = training::parse_optimizer(optimizer).value(),
+          .precision = precision,
+          .clip_norm = clip,
+          .microbatches = microbatches};
+}
+
+Result<lower::Program> lower_plan(const ir::Graph& step, const plan::Plan& plan) {
+  return lower::lower(
+      step,
+      plan,
+      [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
+        return static_cast<double>(sharding::local_bytes(move.from, type, plan.mesh) +
+                                   sharding::local_bytes(move.to, type, plan.mesh) + 1);
+      },
+      {.keep_gradients = true});
+}
+
+/// Any possible strategy for every op, any layout for every input: nothing fits to anything, so
+/// every value changes its layout on the way.
+plan::Plan random_plan(const ir::Graph& step,
+                       const training::Recipe& recipe,
+                       const cluster::DeviceMesh& mesh,
+                       unsigned seed) {
+  std::mt19937 random(seed);
+  plan::Plan plan;
+  plan.recipe = recipe;
+  plan.mesh = mesh;
+  for (std::size_t i = 0; i < step.ops().size(); ++i) {
+    const ops::AxisMap map = ops::axis_map(step, ir::OpId(i));
+    std::vector<sharding::Strategy> choices;
+    for (const sharding::Strategy& s : sharding::enumerate_strategies(map, mesh)) {
+      bool whole = true;
+      for (std::size_t m = 0; m < mesh.axes.size(); ++m) {
+        whole = whole && s.at(static_cast<int>(m)) >= sharding::Strategy::kNone;
+      }
+      if (whole && sharding::layouts(map, s, mesh)) {
+        choices.push_back(s);
+      }
+    }
+    plan.strategies.push_back(choices[random() % choices.size()]);
+  }
+  for (std::size_t i = 0; i < step.values().size(); ++i) {
+    const ir::Value& value = step.values()[i];
+    if (value.kind == ir::ValueKind::kOpResult || value.kind == ir::ValueKind::kConstant) {
+      continue;
+    }
+    ShardingSpec spec;
+    for (std::size_t m = 0; m < mesh.axes.size() && value.type.rank() > 0; ++m) {
+      ShardingSpec cut = spec;
+      cut.shard(static_cast<int>(random() % value.type.shape.size()), static_cast<int>(m));
+      spec = sharding::divides(cut, value.type.shape, mesh) ? cut : spec;
+    }
+    plan.layouts[ir::ValueId(i)] = spec;
+  }
+  return plan;
+}
+
+void check_random_plans(const std::string& model,
+                        const training::Recipe& recipe,
+                        const cluster::DeviceMesh& mesh,
+                        unsigned count) {
+  SCOPED_TRACE(model + " on " + cluster::to_string(mesh));
+  const ir::Graph step = step_of(model, recipe);
+  for (unsigned seed = 0; seed < count; ++seed) {
+    const plan::Plan plan = random_plan(step, recipe, mesh, seed);
+    const Result<lower::Program> program = lower_plan(step, plan);
+    ASSERT_TRUE(program.has_value()) << program.error().text();
+    const Found found = train(step, plan, *program);
+    EXPECT_EQ(found.error, "");
+    EXPECT_LT(found.worst.relative, 1e-9) << "seed " << seed << ": " << found.worst.where;
+  }
+}
+
+TEST(Executor, RandomPlansEqualOneDevice) {
+  const auto fp64 = training::Precision::kFloat64;
+  check_random_plans(
+      "mlp:layers=2,hidden=12,batch=12", recipe_of("adamw", fp64), {{{"a", 2}, {"b", 2}}}, 8);
+  check_random_plans("mlp:layers=2,hidden=12,batch=12",
+                     recipe_of("sgd:momentum=0.9", fp64, 2, 0.5),
+                     {{{"a", 3}}},
+                     4);
+  check_random_plans("gpt:layers=1,hidden=8,heads=4,seq=8,batch=4,vocab=24,dropout=0.2",
+                     recipe_of("adamw", fp64, 2),
+                     {{{"a", 2}, {"b", 2}}},
+                     4);
+  check_random_plans("llama:layers=1,hidden=16,heads=4,kv_heads=2,ffn=24,seq=8,batch=4,vocab=24",
+                     recipe_of("adam", fp64, 1, 1.0),
+                     {{{"a", 2}, {"b", 2}}},
+                     4);
+}
+
+TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {
+  const training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64);
+  const Result<cluster::Cluster> machines = cluster::load_cluster("local:4");
+  ASSERT_TRUE(machines.has_value());
+  for (const char* const model :
+       {"gpt:layers=2,hidden=32,heads=4,seq=16,batch=8,vocab=64",
+        "llama:layers=2,hidden=32,heads=4,kv_heads=2,ffn=64,seq=16,batch=8,vocab=64"}) {
+    const ir::Graph step = step_of(model, recipe);
+    for (const planners::PlannerInfo& planner : planners::registry()) {
+      SCOPED_TRACE(std::string(planner.name) + " on " + model);
+      const Result<planners::PlanResult> made =
+          planner.plan({.step = step, .recipe = recipe, .cluster = *machines});
+      ASSERT_TRUE(made.has_value()) << made.error().text();
+      const Result<lower::Program> program = lower_plan(step, made->best);
+      ASSERT_TRUE(program.has_value()) << program.error().text();
+      const Found found = train(step, made->best, *program);
+      EXPECT_EQ(found.error, "");
+      EXPECT_LT(found.worst.relative, 1e-9) << found.worst.where;
+      const sim::Simulation predicted =
+          sim::simulate(*program, step, cost::CostModel(*machines, made->best.mesh), {});
+      // Kernels that work in chunks keep up to 64 Ki elements, which counts in tensors this small.
+      constexpr double kChunks = 64 << 10;
+      for (const Bytes peak : found.peaks) {
+        EXPECT_NEAR(static_cast<double>(peak),
+                    static_cast<double>(predicted.peak_bytes),
+                    0.05 * static_cast<double>(predicted.peak_bytes) + kChunks)
+            << step.op(predicted.peak_op).name;
+      }
+    }
+  }
+}
+
+TEST(Executor, RecomputationAndMicrobatchesChangeNothing) {
+  training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64, 2);
+  const ir::Graph step =
+      step_of("gpt:layers=2,hidden=16,heads=2,seq=8,batch=4,vocab=32,dropout=0.1", recipe);
+  plan::Plan plan = one_device_plan(step, {});
+  std::vector<double> losses;
+  Bytes kept = 0;
+  for (const bool recompute : {false, true}) {
+    if (recompute) {
+      for (const ir::Op& op : step.ops()) {
+        const std::string block(plan::block_of(op.layer));
+        if (!block.empty() && (plan.recompute.empty() || plan.recompute.back() != block)) {
+          plan.recompute.push_back(block);
+        }
+      }
+      ASSERT_FALSE(plan.recompute.empty());
+    }
+    const Result<lower::Program> program = lower_plan(step, plan);
+    ASSERT_TRUE(program.has_value()) << program.error().text();
+    const Found found = train(step, plan, *program);
+    EXPECT_EQ(found.error, "");
+    EXPECT_EQ(found.worst.relative, 0) << found.worst.where;
+    losses.push_back(found.losses.back());
+    if (recompute) {
+      EXPECT_LT(found.peaks[0], kept);
+    }
+    kept = found.peaks[0];
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST(Executor, LabelsAndIdsStayWithinTheirTables) {
+  const ir::Graph step = step_of("gpt:layers=1,hidden=8,heads=2,seq=8,batch=4,vocab=24",
+                                 recipe_of("sgd", training::Precision::kFloat32));
+  const std::vector<std::int64_t> bounds = lookup_bounds(step);
+  int integers = 0;
+  for (std::size_t i = 0; i < step.values().size(); ++i) {
+    const ir::Value& value = step.values()[i];
+    if (value.kind == ir::ValueKind::kInput && !ir::is_floating(value.type.dtype)) {
+      ++integers;
+      EXPECT_EQ(bounds[i], 24) << value.name;
+      EXPECT_LT(random_input(step, ir::ValueId(i), bounds[i], 0, 0, 0).max().item<std::int64_t>(),
+                24);
+    }
+  }
+  EXPECT_GT(integers, 0);
+}
+
+}  // namespace
+}  // namespace shardplan::runtime
