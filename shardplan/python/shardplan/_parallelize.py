@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from . import _core
-from ._export import export
+from ._export import export, named_inputs
 from ._optimizers import AdamW, Optimizer
 
 _DTYPES = {
@@ -105,11 +105,15 @@ class TrainingStep:
     """
 
     def __init__(
-        self, planned: _core.Planned, training: _core.Training, module: torch.nn.Module, seed: int
+        self,
+        planned: _core.Planned,
+        training: _core.Training,
+        module: torch.nn.Module,
+        names: Sequence[str],
     ):
         self._planned = planned
         self._training = training
-        self._seed = seed
+        self._names = list(names)
         # Entries that the step does not hold, such as buffers that training never reads.
         self._module_state = {
             name: tensor.detach() for name, tensor in module.state_dict(keep_vars=True).items()
@@ -166,18 +170,19 @@ class TrainingStep:
 
     def _checked(self, batch: Batch) -> dict[str, torch.Tensor]:
         expected = self._planned.inputs
-        names = [name for name, _, _ in expected]
         if isinstance(batch, torch.Tensor):
             batch = (batch,)
         if not isinstance(batch, Mapping):
-            if len(batch) != len(names):
-                raise ValueError(f"the batch has {len(batch)} tensors, expected {len(names)}: {names}")
-            batch = dict(zip(names, batch))
-        unknown = sorted(set(batch) - set(names))
-        missing = [name for name in names if name not in batch]
+            if len(batch) != len(self._names):
+                raise ValueError(
+                    f"the batch has {len(batch)} tensors, expected {len(self._names)}: {self._names}"
+                )
+            batch = dict(zip(self._names, batch))
+        unknown = sorted(set(batch) - set(self._names))
+        missing = [name for name, _, _ in expected if name not in batch]
         if unknown or missing:
             raise ValueError(
-                f"the batch must have the inputs {names}"
+                f"the batch must have the inputs {self._names}"
                 + (f"; missing: {missing}" if missing else "")
                 + (f"; unknown: {unknown}" if unknown else "")
             )
@@ -339,7 +344,8 @@ def parallelize(
                 path, str(optimizer), precision, clip_norm, microbatches, message["plan"]
             )
     groups = _process_groups(planned, rank) if world_size > 1 else []
-    step = TrainingStep(planned, _core.start(planned, rank, seed, groups), model, seed)
+    names = named_inputs(model, example_inputs, whole=loss is not None)
+    step = TrainingStep(planned, _core.start(planned, rank, seed, groups), model, list(names))
     if world_size > 1:
         _start_from_rank_zero(step, model)
     return step
