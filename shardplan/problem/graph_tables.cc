@@ -78,7 +78,7 @@ const NodeChoice& GraphTables::choice(int node, int index) const {
 
 void GraphTables::find_spans() {
   span_.resize(step_.values().size());
-  own_read_.resize(step_.values().size(), false);
+  own_span_.resize(step_.values().size());
   readers_.resize(step_.values().size());
   for (std::size_t i = step_.ops().size(); i-- > 0;) {
     const ir::Op& op = step_.ops()[i];
@@ -118,7 +118,7 @@ void GraphTables::find_spans() {
     for (const ir::ValueId input : op.inputs) {
       const ir::OpId producer = step_.value(input).producer;
       if (producer.valid() && node_of_op[producer.index()] == node_of_op[i]) {
-        own_read_[input.index()] = true;
+        own_span_[input.index()].add(static_cast<int>(i), op.phase);
       }
     }
   }
@@ -139,7 +139,7 @@ GraphTables::EdgeFacts GraphTables::facts(const IntraOpEdge& edge) const {
   facts.backward_value =
       value.producer.valid() && step_.op(value.producer).phase != Phase::kForward;
   facts.sole_reader = readers_[id.index()].size() == 1;
-  facts.own_reads = own_read_[id.index()];
+  facts.own_reads = own_span_[id.index()].last() >= 0;
   facts.same_block = !from.block.empty() && from.block == to.block;
   facts.recomputable = recompute_ && !from.block.empty() && !facts.backward_value &&
                        !facts.parameter && !problem_.kept_[id.index()];
@@ -440,7 +440,11 @@ StrategyGraph GraphTables::make(const std::vector<IntraOpProblem::ProgramPoint>&
 
 StrategyGraph IntraOpProblem::strategy_graph(bool recompute,
                                              const std::vector<ProgramPoint>& points) const {
-  return GraphTables(*this, recompute).make(points);
+  std::shared_ptr<GraphTables>& tables = tables_[recompute ? 1 : 0];
+  if (!tables || !tables->of(*this)) {
+    tables = std::make_shared<GraphTables>(*this, recompute);
+  }
+  return tables->make(points);
 }
 
 }  // namespace shardplan::problem

@@ -26,6 +26,7 @@ struct Span {
 class GraphTables {
  public:
   GraphTables(const IntraOpProblem& problem, bool recompute);
+  [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
   [[nodiscard]] StrategyGraph make(const std::vector<IntraOpProblem::ProgramPoint>& points);
 
  private:
@@ -41,13 +42,15 @@ class GraphTables {
     bool same_block = false;
     std::vector<ir::Phase> phases{};  ///< of each read
   };
-  /// Where the two copies of an edge's value are live at one program point.
-  struct Presence {
-    bool at_definition = false;
-    bool whole[2][2] = {};       ///< whole life of the value, by [producer rerun][reader rerun]
-    bool own[2] = {};            ///< until the producer's own last read
-    bool before_change[2] = {};  ///< from definition to the reader's first read
-    bool changed[2][2] = {};     ///< from the reader's first read to its last
+  /// When the value of an edge is made and read.
+  struct Times {
+    int definition = 0;
+    Span reads{};                ///< by the edge's reader, through views too
+    Span own{};                  ///< by the producer's other ops
+    bool forward_views = false;  ///< a forward reader is a view
+    int from_restart =
+        -1;               ///< where the producer's block runs again, if that makes the value again
+    int to_restart = -1;  ///< where the reader's block runs again
   };
 
   [[nodiscard]] int choices(int node) const;
@@ -87,7 +90,19 @@ class GraphTables {
   [[nodiscard]] double workspace(const IntraOpNode& node,
                                  const NodeChoice& chosen,
                                  std::size_t member) const;
-  [[nodiscard]] Presence presence(const IntraOpEdge& edge, const EdgeFacts& facts, int at) const;
+  [[nodiscard]] Times times(const IntraOpEdge& edge, const EdgeFacts& facts) const;
+  [[nodiscard]] double value_bytes(const IntraOpEdge& edge,
+                                   const EdgeFacts& facts,
+                                   const Times& times,
+                                   const sharding::ShardingSpec& made,
+                                   const std::vector<sharding::ShardingSpec>& reads,
+                                   bool from_again,
+                                   bool to_again,
+                                   int at) const;
+  [[nodiscard]] static Span reads_of(const EdgeFacts& facts,
+                                     const Times& times,
+                                     const std::vector<sharding::ShardingSpec>& reads,
+                                     const sharding::ShardingSpec& layout);
   [[nodiscard]] solvers::CostTable edge_bytes(const IntraOpEdge& edge,
                                               const EdgeFacts& facts,
                                               int at);
@@ -100,7 +115,7 @@ class GraphTables {
   bool recompute_;
   std::vector<Span> span_;                 ///< by value: reads of it and of its views
   std::vector<std::vector<int>> readers_;  ///< by value: edges
-  std::vector<bool> own_read_;             ///< by value: read inside the producing node
+  std::vector<Span> own_span_;             ///< by value: reads inside the producing node
   std::vector<int> backward_start_;        ///< by node: first backward op of its block
   std::map<std::string, solvers::CostTable> known_;
 };

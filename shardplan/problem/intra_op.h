@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -66,6 +67,8 @@ struct IntraOpEdge {
   std::vector<int> reads{};  ///< indices into reads of `to`
 };
 
+class GraphTables;
+
 /// What a planner may forbid; empty functions allow everything.
 struct ChoiceFilter {
   std::function<bool(const IntraOpNode& node, const NodeChoice& choice)> allow{};
@@ -120,6 +123,8 @@ class IntraOpProblem {
   std::vector<IntraOpNode> nodes_;
   std::vector<IntraOpEdge> edges_;
   std::vector<std::string> blocks_;
+  /// Tables without and with recomputation, kept between calls of strategy_graph().
+  mutable std::array<std::shared_ptr<GraphTables>, 2> tables_;
   std::vector<bool> kept_;  ///< by value: read outside its block, hence never recomputed
 };
 

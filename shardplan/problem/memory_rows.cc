@@ -122,106 +122,157 @@ CostTable GraphTables::node_bytes(int n, int at) {
   return any ? std::make_shared<const std::vector<double>>(std::move(table)) : nullptr;
 }
 
-GraphTables::Presence GraphTables::presence(const IntraOpEdge& edge,
-                                            const EdgeFacts& facts,
-                                            int at) const {
+GraphTables::Times GraphTables::times(const IntraOpEdge& edge, const EdgeFacts& facts) const {
   const IntraOpNode& from = problem_.nodes_[static_cast<std::size_t>(edge.from)];
   const IntraOpNode& to = problem_.nodes_[static_cast<std::size_t>(edge.to)];
   const ValueId value = from.writes[static_cast<std::size_t>(edge.write)].value;
   const ir::OpId producer = step_.value(value).producer;
-  const int definition = producer.valid() ? producer.value : 0;
-  Span reads;
+  Times times;
+  times.definition = producer.valid() ? producer.value : 0;
   for (const int read : edge.reads) {
     const ir::OpId op = to.reads[static_cast<std::size_t>(read)].op;
-    reads.add(op.value, step_.op(op).phase);
+    times.reads.add(op.value, step_.op(op).phase);
     if (ops::get(step_.op(op).name).view) {
-      reads.merge(span_[step_.op(op).outputs[0].index()]);
+      times.forward_views = times.forward_views || step_.op(op).phase == Phase::kForward;
+      times.reads.merge(span_[step_.op(op).outputs[0].index()]);
     }
   }
-  const int from_start =
-      facts.recomputable ? backward_start_[static_cast<std::size_t>(edge.from)] : -1;
-  const int to_start = to.block.empty() ? -1 : backward_start_[static_cast<std::size_t>(edge.to)];
-  Presence presence;
-  presence.at_definition = definition == at && producer.valid();
-  int first = reads.first_forward;
-  first = first < 0 ? reads.first_backward : first;
-  first = first < 0 ? reads.last_update : first;
-  for (int f = 0; f < 2; ++f) {
-    const int restart = f == 1 ? from_start : -1;
-    presence.own[f] = facts.own_reads && live(definition, span_[value.index()], at, restart);
-    presence.before_change[f] = within(definition, first, at);
-    for (int t = 0; t < 2; ++t) {
-      presence.whole[f][t] = live(definition, span_[value.index()], at, restart);
-      bool changed = false;
-      if (facts.parameter) {
-        const int again = t == 1 && facts.reader_reruns ? to_start : reads.first_backward;
-        changed = within(reads.first_forward, reads.last_forward, at) ||
-                  within(again, reads.last_backward, at);
-      } else {
-        const int again = restart >= 0 ? restart : (t == 1 ? to_start : -1);
-        changed = live(first, reads, at, facts.backward_value ? -1 : again);
-        // An original that a recomputed reader changes again must still be there.
-        presence.before_change[f] =
-            presence.before_change[f] || (t == 1 && again >= 0 && within(definition, again, at));
-      }
-      presence.changed[f][t] = changed;
-    }
+  times.own = own_span_[value.index()];
+  if (facts.recomputable) {
+    times.from_restart = backward_start_[static_cast<std::size_t>(edge.from)];
   }
-  return presence;
+  if (!to.block.empty()) {
+    times.to_restart = backward_start_[static_cast<std::size_t>(edge.to)];
+  }
+  return times;
 }
 
-CostTable GraphTables::edge_bytes(const IntraOpEdge& edge, const EdgeFacts& facts, int at) {
-  const Presence p = presence(edge, facts, at);
-  std::string key = "b" + edge_key(edge, facts);
-  bool any = p.at_definition;
-  for (int f = 0; f < 2; ++f) {
-    key += static_cast<char>('0' + (p.own[f] ? 1 : 0) + (p.before_change[f] ? 2 : 0));
-    any = any || p.own[f] || p.before_change[f];
-    for (int t = 0; t < 2; ++t) {
-      key += static_cast<char>('0' + (p.whole[f][t] ? 1 : 0) + (p.changed[f][t] ? 2 : 0));
-      any = any || p.whole[f][t] || p.changed[f][t];
-    }
-  }
-  key += p.at_definition ? 'd' : '-';
-  if (!any) {
-    return nullptr;
-  }
-  CostTable& known = known_[key];
-  if (known) {
-    return known;
-  }
+double GraphTables::value_bytes(const IntraOpEdge& edge,
+                                const EdgeFacts& facts,
+                                const Times& times,
+                                const ShardingSpec& made,
+                                const std::vector<ShardingSpec>& reads,
+                                bool from_again,
+                                bool to_again,
+                                int at) const {
   const auto producer = static_cast<std::size_t>(edge.from);
   const ValueId value =
       problem_.nodes_[producer].writes[static_cast<std::size_t>(edge.write)].value;
-  known = edge_table(edge, [&](int fc, int tc) {
-    const int f = doubled(edge.from) && fc % 2 == 1 ? 1 : 0;
-    const int t = doubled(edge.to) && tc % 2 == 1 ? 1 : 0;
-    const ShardingSpec& from = choice(edge.from, fc).writes[static_cast<std::size_t>(edge.write)];
-    const std::vector<ShardingSpec> reads = edge_reads(edge, tc);
-    std::vector<ShardingSpec> changed;
-    for (const ShardingSpec& read : reads) {
-      if (read != from && std::find(changed.begin(), changed.end(), read) == changed.end()) {
-        changed.push_back(read);
+  const bool again = from_again && facts.recomputable;
+  const bool accounted = facts.sole_reader && !facts.view && !facts.parameter;
+  if (settles(edge, facts, made, reads)) {
+    Span life = times.reads;
+    life.merge(times.own);
+    const bool there = live(times.definition, life, at, again ? times.from_restart : -1);
+    return (there ? bytes(reads.front(), value) : 0) +
+           (accounted && at == times.definition ? bytes(made, value) : 0);
+  }
+  // Until when the layout in which the value was made is needed, by phase.
+  Span original = times.own;
+  double total = 0;
+  std::vector<ShardingSpec> seen;
+  for (const ShardingSpec& to : reads) {
+    if (std::find(seen.begin(), seen.end(), to) != seen.end()) {
+      continue;
+    }
+    seen.push_back(to);
+    const Span part = reads_of(facts, times, reads, to);
+    if (to == made) {
+      original.merge(part);
+      continue;
+    }
+    const bool kept = !facts.parameter && !facts.backward_value && !again && !to_again;
+    int second = part.first_backward;
+    if (to_again && facts.reader_reruns && part.first_forward >= 0 && times.to_restart >= 0) {
+      second = second < 0 ? times.to_restart : std::min(second, times.to_restart);
+    }
+    bool there = within(part.first_forward, part.last_forward, at);
+    if (kept && part.first_forward >= 0) {
+      there = there || within(part.first_forward, part.last_backward, at);
+    } else {
+      there = there || within(second, part.last_backward, at);
+      if (second >= 0) {
+        original.add(second, Phase::kBackward);
       }
     }
-    const bool accounted = facts.sole_reader && !facts.view && !facts.parameter;
-    double total = 0;
-    if (settles(edge, facts, from, reads)) {
-      total += p.whole[f][t] ? bytes(reads.front(), value) : 0;
-      return total + (accounted && p.at_definition ? bytes(from, value) : 0);
+    if (part.first_forward >= 0) {
+      original.add(part.first_forward, Phase::kForward);
     }
-    for (const ShardingSpec& read : changed) {
-      total += p.changed[f][t] ? bytes(read, value) : 0;
+    if (part.last_update >= 0) {
+      there = there || at == part.last_update;
+      original.add(part.last_update, Phase::kUpdate);
     }
-    if (accounted) {
-      const bool unchanged_read =
-          std::any_of(reads.begin(), reads.end(), [&](const auto& read) { return read == from; });
-      const bool there = unchanged_read ? p.whole[f][t] : p.own[f] || p.before_change[f];
-      total += there ? bytes(from, value) : 0;
+    total += there ? bytes(to, value) : 0;
+  }
+  if (accounted && live(times.definition, original, at, again ? times.from_restart : -1)) {
+    total += bytes(made, value);
+  }
+  return total;
+}
+
+/// The reads in one layout.
+Span GraphTables::reads_of(const EdgeFacts& facts,
+                           const Times& times,
+                           const std::vector<ShardingSpec>& reads,
+                           const ShardingSpec& layout) {
+  Span part;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    if (reads[i] != layout) {
+      continue;
     }
-    return total;
-  });
-  return known;
+    switch (facts.phases[i]) {
+      case Phase::kForward:
+        part.first_forward = times.reads.first_forward;
+        part.last_forward = times.reads.last_forward;
+        // A view made in the forward pass may be read in the backward pass.
+        if (times.forward_views) {
+          part.first_backward = times.reads.first_backward;
+          part.last_backward = times.reads.last_backward;
+        }
+        break;
+      case Phase::kBackward:
+        part.first_backward = times.reads.first_backward;
+        part.last_backward = times.reads.last_backward;
+        break;
+      case Phase::kUpdate:
+        part.last_update = times.reads.last_update;
+        break;
+    }
+  }
+  return part;
+}
+
+CostTable GraphTables::edge_bytes(const IntraOpEdge& edge, const EdgeFacts& facts, int at) {
+  const Times times = this->times(edge, facts);
+  std::string key = "b" + edge_key(edge, facts) + (times.forward_views ? 'v' : '-');
+  for (const int moment : {times.definition,
+                           times.reads.first_forward,
+                           times.reads.last_forward,
+                           times.reads.first_backward,
+                           times.reads.last_backward,
+                           times.reads.last_update,
+                           times.own.last_forward,
+                           times.own.last_backward,
+                           times.from_restart,
+                           times.to_restart}) {
+    key += moment < 0 ? 'n' : (at < moment ? '<' : (at == moment ? '=' : '>'));
+  }
+  const auto [known, fresh] = known_.emplace(key, nullptr);
+  if (fresh) {
+    CostTable table = edge_table(edge, [&](int f, int t) {
+      return value_bytes(edge,
+                         facts,
+                         times,
+                         choice(edge.from, f).writes[static_cast<std::size_t>(edge.write)],
+                         edge_reads(edge, t),
+                         doubled(edge.from) && f % 2 == 1,
+                         doubled(edge.to) && t % 2 == 1,
+                         at);
+    });
+    const bool any = std::any_of(table->begin(), table->end(), [](double b) { return b != 0; });
+    known->second = any ? std::move(table) : nullptr;
+  }
+  return known->second;
 }
 
 void GraphTables::add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point) {

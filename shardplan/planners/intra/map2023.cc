@@ -53,8 +53,17 @@ class MeshSearch {
         evaluate(problem_.to_plan(outcome.solution.choice, false), request_.step));
     const bool fits = static_cast<double>(candidate.simulation.peak_bytes) <= limit_;
     const ir::OpId peak = peak_point(candidate);
+    const std::size_t before = candidates.size();
     candidates.push_back(std::move(candidate));
-    return fits ? Status{} : within_limit(peak, candidates, bound);
+    if (fits) {
+      return {};
+    }
+    SHARDPLAN_RETURN_IF_ERROR(within_limit(peak, candidates, bound));
+    const bool found = std::any_of(
+        candidates.begin() + static_cast<std::ptrdiff_t>(before),
+        candidates.end(),
+        [&](const auto& c) { return static_cast<double>(c.simulation.peak_bytes) <= limit_; });
+    return found ? Status{} : least_memory(candidates);
   }
 
  private:
@@ -83,7 +92,7 @@ class MeshSearch {
       options.control = request_.control;
       const solvers::ConstrainedSolution solution =
           solvers::solve_constrained(graph.problem, elimination_, options);
-      if (solution.choice.empty()) {
+      if (solution.choice.empty() || solution.status == solvers::ConstrainedStatus::kInfeasible) {
         return {};
       }
       if (round == 0) {
@@ -126,6 +135,57 @@ class MeshSearch {
         slack_[r] = std::min(slack_[r] - 0.002 * limit_, solution.usage[r] - peak_bytes);
       }
     }
+  }
+
+  /// A plan of least memory: fictitious play between the plan, which makes the weighted sum of the
+  /// rows small, and the rows, of which the one that peaked gains weight.
+  Status least_memory(std::vector<Candidate>& candidates) {
+    constexpr int kRounds = 8;
+    std::vector<double> weight(points_.size(), 1);
+    for (int round = 0; round < kRounds && !budget_.exhausted(); ++round) {
+      const problem::StrategyGraph graph = problem_.strategy_graph(true, points_);
+      const auto outcome = elimination_.minimise(weighted(graph, weight));
+      if (!outcome.solved) {
+        return {};
+      }
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          Candidate candidate,
+          evaluate(problem_.to_plan(outcome.solution.choice, true), request_.step));
+      const ir::OpId peak = peak_point(candidate);
+      candidates.push_back(std::move(candidate));
+      add_point(peak);
+      weight.resize(points_.size(), 0);
+      for (std::size_t r = 0; r < points_.size(); ++r) {
+        weight[r] += points_[r].op == peak ? 1 : 0;
+      }
+    }
+    return {};
+  }
+
+  /// The weighted sum of the rows, with a millionth of the time to settle ties.
+  [[nodiscard]] static solvers::PairwiseProblem weighted(const problem::StrategyGraph& graph,
+                                                         const std::vector<double>& weight) {
+    solvers::PairwiseProblem sum = graph.problem.objective;
+    const auto add = [&](solvers::CostTable& table, auto part_of) {
+      auto total = std::make_shared<std::vector<double>>(*table);
+      for (double& value : *total) {
+        value *= 1e-6;
+      }
+      for (std::size_t r = 0; r < weight.size(); ++r) {
+        const solvers::CostTable& part = part_of(graph.problem.rows[r]);
+        for (std::size_t i = 0; part && i < total->size(); ++i) {
+          (*total)[i] += weight[r] * 1e-9 * (*part)[i];
+        }
+      }
+      table = std::move(total);
+    };
+    for (std::size_t v = 0; v < sum.unary.size(); ++v) {
+      add(sum.unary[v], [v](const auto& row) -> const auto& { return row.unary[v]; });
+    }
+    for (std::size_t e = 0; e < sum.edges.size(); ++e) {
+      add(sum.edges[e].cost, [e](const auto& row) -> const auto& { return row.edges[e]; });
+    }
+    return sum;
   }
 
   const PlanRequest& request_;
