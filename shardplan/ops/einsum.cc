@@ -134,6 +134,12 @@ Flops flops_einsum(const OpView& op) {
 // Memory of the kernel: it takes an operand as a strided matrix when its letters stand group by
 // group (batch, rows, columns), else it copies it; a result in another order is copied at the end.
 
+std::string joined(std::string first, std::string_view second, std::string_view third) {
+  first += second;
+  first += third;
+  return first;
+}
+
 bool is_strided(std::string_view term,
                 const std::string& batch,
                 const std::string& rows,
@@ -172,7 +178,7 @@ Bytes workspace_einsum(const OpView& op) {
         const std::string m = group_like(a_like, {e.a}, e.b);
         for (const std::string_view b_like : {e.b, e.result}) {
           const std::string n = group_like(b_like, {e.b}, e.a);
-          const bool direct = e.result == batch + m + n || e.result == batch + n + m;
+          const bool direct = e.result == joined(batch, m, n) || e.result == joined(batch, n, m);
           const Bytes copied = (is_strided(e.a, batch, m, contracted) ? 0 : op.inputs[0].bytes()) +
                                (is_strided(e.b, batch, contracted, n) ? 0 : op.inputs[1].bytes()) +
                                (direct ? 0 : op.results[0].bytes());

@@ -187,8 +187,7 @@ OpDef row(std::string_view name,
   OpDef def{.name = name, .summary = summary, .infer = infer, .axes = axes};
   def.flops = result_elements;
   def.gradient = gradient;
-  def.broadcasts =
-      infer == infer_binary || infer == infer_div || infer == infer_compare || infer == infer_where;
+  def.elementwise = true;
   return def;
 }
 
@@ -196,6 +195,7 @@ OpDef identity_row() {
   OpDef def = row("identity", "x", infer_same, axes_linear, gradient_pass);
   def.flops = nullptr;
   def.view = true;
+  def.elementwise = false;
   return def;
 }
 

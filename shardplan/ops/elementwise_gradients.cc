@@ -129,7 +129,7 @@ void gradient_pow_scalar(GradientBuilder& b) {
   const ir::ValueId power =
       exponent == 2.0 ? b.input(0)
                       : b.emit("pow_scalar", {b.input(0)}, {{"exponent", exponent - 1.0}});
-  b.set_input_gradient(0, b.emit("mul", {g, scaled(b, power, exponent)}));
+  b.set_input_gradient(0, b.emit("mul", {scaled(b, g, exponent), power}));
 }
 
 void gradient_maximum_scalar(GradientBuilder& b) {

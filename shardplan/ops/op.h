@@ -45,9 +45,9 @@ struct OpDef {
   /// booleans, or autodiff reports an error when a gradient arrives at them.
   void (*gradient)(GradientBuilder& g) = nullptr;
   bool view = false;
-  /// Elementwise over operands that broadcast against each other: an explicit `broadcast` before it
-  /// is not needed where the other operands give the shape.
-  bool broadcasts = false;
+  /// Each element of the result depends on one element of each operand, the operands broadcast
+  /// against each other. Positions do not matter.
+  bool elementwise = false;
   std::vector<int> in_place{};
 };
 

@@ -240,9 +240,9 @@ class Differentiator {
     return {};
   }
 
-  /// A gradient that an op passes on unchanged to one of several inputs goes through an `identity` of
-  /// that op (a view), so that each gradient is read by one forward op's backward ops only: one place
-  /// where its layout is chosen, as the fan-out points are in the forward pass.
+  /// A gradient that an op passes on unchanged to one of several inputs goes through an `identity`
+  /// of that op (a view), so that each gradient is read by one forward op's backward ops only: one
+  /// place where its layout is chosen, as the fan-out points are in the forward pass.
   static void pass_through_once(ops::GradientBuilder& builder) {
     std::size_t needed = 0;
     for (std::size_t i = 0; i < builder.input_count(); ++i) {

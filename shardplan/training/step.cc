@@ -6,6 +6,7 @@
 
 #include "shardplan/ops/op.h"
 #include "shardplan/training/autodiff.h"
+#include "shardplan/training/broadcasts.h"
 #include "shardplan/training/graph_copy.h"
 #include "shardplan/training/microbatch.h"
 #include "shardplan/training/precision.h"
@@ -29,27 +30,6 @@ Status check_recipe(const Recipe& recipe) {
   return {};
 }
 
-/// Reads through `broadcast` where the other operands of a broadcasting op give the shape.
-void skip_broadcasts(ir::Graph& graph) {
-  for (std::size_t i = 0; i < graph.ops().size(); ++i) {
-    ir::Op& op = graph.op(ir::OpId{i});
-    const ops::OpDef& def = ops::get(op.name);
-    for (std::size_t k = 0; def.broadcasts && k < op.inputs.size(); ++k) {
-      const ir::OpId producer = graph.value(op.inputs[k]).producer;
-      if (!producer.valid() || graph.op(producer).name != "broadcast") {
-        continue;
-      }
-      ops::Types inputs = ops::op_types(graph, ir::OpId{i}).inputs;
-      const ir::ValueId source = graph.op(producer).inputs.front();
-      inputs[k] = graph.type(source);
-      const Result<ops::Types> results = def.infer(inputs, op.attributes);
-      if (results && results->front() == graph.type(op.outputs.front())) {
-        op.inputs[k] = source;
-      }
-    }
-  }
-}
-
 /// Checks the forward graph and leaves only the loss as its output.
 Result<ir::Graph> loss_graph(const ir::Graph& forward) {
   SHARDPLAN_RETURN_IF_ERROR(ops::verify(forward));
@@ -64,7 +44,7 @@ Result<ir::Graph> loss_graph(const ir::Graph& forward) {
   }
   ir::Graph graph = forward;
   graph.outputs.resize(1);
-  skip_broadcasts(graph);
+  simplify_broadcasts(graph);
   return without_dead_ops(std::move(graph));
 }
 
@@ -111,7 +91,7 @@ Result<ir::Graph> build_training_step(const ir::Graph& forward, const Recipe& re
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<ParameterGradient> gradients,
                              append_backward(graph, seed, done));
   SHARDPLAN_RETURN_IF_ERROR(append_update(graph, gradients, recipe));
-  skip_broadcasts(graph);
+  simplify_broadcasts(graph);
   graph = without_dead_ops(std::move(graph));
   SHARDPLAN_RETURN_IF_ERROR(ops::verify(graph));
   return graph;

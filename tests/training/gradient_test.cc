@@ -51,11 +51,22 @@ double loss_of(const ir::Graph& graph, const Inputs& inputs) {
   return interpreter.value(graph.outputs.front()).data.front();
 }
 
+/// What the updates of a step read as gradients.
+std::vector<ParameterGradient> gradients_of(const ir::Graph& step) {
+  std::vector<ParameterGradient> gradients;
+  for (const ir::Op& op : step.ops()) {
+    if (op.name == "adam_update") {
+      gradients.push_back({op.inputs[0], op.inputs[1]});
+    }
+  }
+  return gradients;
+}
+
 /// Every element of every parameter's gradient is the central difference of the loss.
 void expect_right_gradients(const ir::Graph& forward, int classes = 1) {
-  ir::Graph graph = with_fan_out_points(forward);
-  const auto gradients = append_backward(graph, 1.0, nullptr);
-  ASSERT_TRUE(gradients.has_value()) << gradients.error().text();
+  const Result<ir::Graph> built = build_training_step(forward, Recipe{});
+  ASSERT_TRUE(built.has_value()) << built.error().text();
+  const ir::Graph& graph = *built;
   const Status valid = ops::verify(graph);
   ASSERT_TRUE(valid.has_value()) << valid.error().text();
   const Inputs inputs = random_inputs(forward, classes);
@@ -65,7 +76,9 @@ void expect_right_gradients(const ir::Graph& forward, int classes = 1) {
   }
   interpreter.run();
   constexpr double kStep = 1e-5;
-  for (const ParameterGradient& pair : *gradients) {
+  const std::vector<ParameterGradient> gradients = gradients_of(graph);
+  ASSERT_FALSE(gradients.empty());
+  for (const ParameterGradient& pair : gradients) {
     const std::string& name = graph.value(pair.parameter).name;
     for (std::size_t i = 0; i < inputs.at(name).data.size(); ++i) {
       Inputs up = inputs;
@@ -236,6 +249,24 @@ TEST(Gradient, OfEinsum) {
   }
 }
 
+TEST(Gradient, OfRootMeanSquareNormScalesOneNumberARow) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId x = b.op("sin", {b.parameter("p", {3, 4})});
+  const ValueId squares = b.op("pow_scalar", {x}, {{"exponent", 2.0}});
+  const ValueId mean = b.scale(b.sum(squares, {1}, true), 0.25);
+  const ValueId rms = b.op("rsqrt", {b.op("add_scalar", {mean}, {{"value", 1e-6}})});
+  const ValueId y = b.op("mul", {b.op("mul", {x, rms}), b.parameter("w", {4})});
+  const ir::Graph forward = b.loss(b.sum_all(b.op("sin", {y})));
+  expect_right_gradients(forward);
+  const ir::Graph step = *build_training_step(forward, Recipe{});
+  for (const ir::Op& op : step.ops()) {
+    EXPECT_NE(op.name, "broadcast");
+    if (op.name == "scale") {
+      EXPECT_EQ(step.type(op.outputs[0]).numel(), 3);
+    }
+  }
+}
+
 TEST(Gradient, OfCrossEntropyWithATiedEmbedding) {
   GraphBuilder b(ir::DType::kFloat64);
   const ValueId table = b.parameter("table", {5, 3});
@@ -256,10 +287,8 @@ TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
   }
   reference.run();
   std::map<std::string, ValueId> expected;
-  for (const ir::Op& op : whole.ops()) {
-    if (op.name == "adam_update") {
-      expected[whole.value(op.inputs[0]).name] = op.inputs[1];
-    }
+  for (const ParameterGradient& pair : gradients_of(whole)) {
+    expected[whole.value(pair.parameter).name] = pair.gradient;
   }
 
   constexpr std::int64_t kCount = 4;
@@ -282,14 +311,12 @@ TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
     }
     part.run();
     loss += part.value(step.outputs[0]).data[0] / kCount;
-    for (const ir::Op& op : step.ops()) {
-      if (op.name == "adam_update") {
-        std::vector<double>& sum = sums[step.value(op.inputs[0]).name];
-        const std::vector<double>& gradient = part.value(op.inputs[1]).data;
-        sum.resize(gradient.size());
-        for (std::size_t i = 0; i < sum.size(); ++i) {
-          sum[i] += gradient[i];
-        }
+    for (const ParameterGradient& pair : gradients_of(step)) {
+      std::vector<double>& sum = sums[step.value(pair.parameter).name];
+      const std::vector<double>& gradient = part.value(pair.gradient).data;
+      sum.resize(gradient.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += gradient[i];
       }
     }
   }

@@ -78,8 +78,8 @@ TEST(Step, OfAnMlpWithSgd) {
 %14 = full() {dtype="f32", shape=[], value=1.0} : f32[] phase=backward
 %15 = scale(%14) {factor=0.041666666666666664} : f32[] layer="loss" phase=backward source=#7
 %16 = reshape(%15) {shape=[1,1]} : f32[1,1] layer="loss" phase=backward source=#6
-%17 = scale(%10) {factor=2.0} : f32[8,3] layer="loss" phase=backward source=#5
-%18 = mul(%16, %17) : f32[8,3] layer="loss" phase=backward source=#5
+%17 = scale(%16) {factor=2.0} : f32[1,1] layer="loss" phase=backward source=#5
+%18 = mul(%17, %10) : f32[8,3] layer="loss" phase=backward source=#5
 %19 = einsum(%18, %2) {equation="bn,nk->bk"} : f32[8,4] layer="down" phase=backward source=#3
 %20 = einsum(%18, %8) {equation="bn,bk->nk"} : f32[3,4] layer="down" phase=backward source=#3
 %21 = relu_backward(%19, %8) : f32[8,4] layer="up" phase=backward source=#2
