@@ -1,0 +1,194 @@
+"""Turns a PyTorch module, an example batch and a loss into the archive that Shardplan reads.
+
+    shardplan.export(model, {"input_ids": ids, "labels": ids}, "gpt2.pt2")
+
+The archive is what ``torch.export.save`` writes, in the form that keeps the structure of the model:
+functional, with coarse operators, with the names of parameters, buffers, modules and inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+import torch
+
+Batch = Union[torch.Tensor, Sequence[Any], Mapping[str, Any]]
+Loss = Callable[[Any, Any], torch.Tensor]
+
+__all__ = ["export", "named_inputs"]
+
+
+def export(
+    model: torch.nn.Module,
+    batch: Batch,
+    path: str | os.PathLike[str],
+    loss: Loss | None = None,
+) -> str:
+    """Exports the forward pass of ``model`` on ``batch``, up to its loss, to ``path`` (".pt2").
+
+    ``batch`` is an example: shapes and dtypes count, values do not. A mapping is given to the model by
+    name, a sequence by position, a tensor alone. With ``loss``, the model gets only the entries that its
+    ``forward`` has parameters for, and ``loss(output, batch)`` must return a scalar tensor. Without it,
+    the model must return its own loss: a scalar, a sequence or mapping that begins with one, or an object
+    with a field ``loss`` (every model of transformers, given its labels).
+
+    The model's mode (``train`` or ``eval``) is kept as it is. A model on the meta device is exported
+    without any memory for its weights; such an archive is enough for planning.
+
+    Returns the path. Nothing is left behind when the export fails.
+    """
+    target = os.fspath(path)
+    if not target.endswith(".pt2"):
+        raise ValueError(f"{target}: the name of an exported model must end in .pt2")
+    inputs = named_inputs(model, batch, whole=loss is not None)
+    program = _trace(model, batch, inputs, loss)
+    _save(program, target)
+    return target
+
+
+def named_inputs(model: torch.nn.Module, batch: Batch, *, whole: bool = True) -> dict[str, Any]:
+    """The entries of ``batch`` by the names under which the exported graph has them.
+
+    Entries of a sequence get the names of ``forward``'s parameters; further ones, which only a loss reads
+    (``whole``), are ``target``, ``target_1``, ... Tensors on the CPU follow a model on the meta device,
+    and a tensor that occurs twice is copied, so that it is two inputs and not one.
+    """
+    parameters, takes_any = _forward_parameters(model)
+    if isinstance(batch, torch.Tensor):
+        batch = (batch,)
+    if isinstance(batch, Mapping):
+        unknown = [name for name in batch if name not in parameters]
+        if unknown and not (whole or takes_any):
+            raise ValueError(
+                f"{type(model).__name__}.forward has no parameter {unknown[0]!r}; "
+                f"it has {', '.join(parameters)}"
+            )
+        entries = dict(batch)
+    elif isinstance(batch, Sequence):
+        if len(batch) > len(parameters) and not (whole or takes_any):
+            raise ValueError(
+                f"{type(model).__name__}.forward takes {len(parameters)} inputs, "
+                f"the batch has {len(batch)}; give a loss(output, batch) that reads the others"
+            )
+        entries = {_name_of(i, parameters): value for i, value in enumerate(batch)}
+    else:
+        raise TypeError(f"a batch is a tensor, a sequence or a mapping, not {type(batch).__name__}")
+    return _own_tensors(model, entries)
+
+
+def _forward_parameters(model: torch.nn.Module) -> tuple[list[str], bool]:
+    """Names of the parameters of ``forward``, and whether it takes further ones."""
+    kinds = inspect.Parameter
+    parameters = inspect.signature(model.forward).parameters
+    names = [n for n, p in parameters.items() if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    return names, len(names) < len(parameters)
+
+
+def _name_of(index: int, parameters: list[str]) -> str:
+    if index < len(parameters):
+        return parameters[index]
+    extra = index - len(parameters)
+    return "target" if extra == 0 else f"target_{extra}"
+
+
+def _own_tensors(model: torch.nn.Module, entries: dict[str, Any]) -> dict[str, Any]:
+    weight = next(iter(model.parameters()), None)
+    on_meta = weight is not None and weight.device.type == "meta"
+    seen: set[int] = set()
+    owned = {}
+    for name, value in entries.items():
+        if isinstance(value, torch.Tensor):
+            if on_meta and value.device.type != "meta":
+                value = torch.empty_like(value, device="meta")
+            elif id(value) in seen:
+                value = value.clone()
+            seen.add(id(value))
+        owned[name] = value
+    return owned
+
+
+def _trace(
+    model: torch.nn.Module, batch: Batch, inputs: dict[str, Any], loss: Loss | None
+) -> torch.export.ExportedProgram:
+    """Exports the model with a forward that takes ``inputs`` by name and returns the loss alone.
+
+    The forward is replaced on the instance, not wrapped in another module: that would put a prefix before
+    the name of every parameter.
+    """
+    forward = model.forward
+    accepted, takes_any = _forward_parameters(model)
+    fixed = {"use_cache": False} if "use_cache" in accepted and "use_cache" not in inputs else {}
+
+    def forward_to_loss(**named: Any) -> torch.Tensor:
+        known = {
+            name: value
+            for name, value in named.items()
+            if name in accepted or (loss is None and takes_any)
+        }
+        output = forward(**known, **fixed)
+        if loss is None:
+            return _own_loss(output)
+        return _checked(loss(output, _like(batch, named)), "the loss function returned")
+
+    forward_to_loss.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in inputs]
+    )
+    had_own = "forward" in vars(model)
+    model.forward = forward_to_loss  # type: ignore[method-assign]
+    try:
+        program = torch.export.export(model, (), kwargs=inputs, strict=False)
+    finally:
+        if had_own:
+            model.forward = forward  # type: ignore[method-assign]
+        else:
+            del model.forward
+    return program.run_decompositions({})
+
+
+def _like(batch: Batch, named: dict[str, Any]) -> Any:
+    """The traced inputs in the structure of the user's batch."""
+    if isinstance(batch, torch.Tensor):
+        return next(iter(named.values()))
+    if isinstance(batch, Mapping):
+        return named
+    return tuple(named.values())
+
+
+def _own_loss(output: Any) -> torch.Tensor:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, Mapping):
+        loss = output.get("loss", next(iter(output.values()), None))
+    elif loss is None and isinstance(output, (tuple, list)):
+        loss = output[0] if output else None
+    elif loss is None:
+        loss = output
+    return _checked(loss, "the model returned")
+
+
+def _checked(loss: Any, subject: str) -> torch.Tensor:
+    if isinstance(loss, torch.Tensor) and loss.dim() == 0 and loss.is_floating_point():
+        return loss
+    found = (
+        f"a tensor of shape {list(loss.shape)} and {loss.dtype}"
+        if isinstance(loss, torch.Tensor)
+        else type(loss).__name__
+    )
+    raise ValueError(
+        f"{subject} {found} where a scalar loss is needed: give the batch its labels, "
+        "or give export a loss(output, batch)"
+    )
+
+
+def _save(program: torch.export.ExportedProgram, path: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"the folder {folder} does not exist")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".shardplan-") as scratch:
+        # The archive's top folder is named after the file, so the name is kept.
+        temporary = os.path.join(scratch, os.path.basename(path))
+        torch.export.save(program, temporary)
+        os.replace(temporary, path)
