@@ -293,6 +293,24 @@ ValueId AtenCall::permute(ValueId x, const IntList& permutation) {
   return builder().emit("transpose", {x}, {{"permutation", permutation}});
 }
 
+ValueId AtenCall::materialize_band(const ConstTensor& constant) {
+  Builder& b = builder();
+  const Shape compact = constant.compact_shape();
+  const std::optional<Band> truth = constant.true_band();
+  const Band band = truth.value_or(*constant.band());
+  const ValueId mask =
+      reshape(band_mask(b, compact[band.row], compact[band.column], band.low, band.high), compact);
+  if (truth.has_value()) {
+    return mask;
+  }
+  const auto value = [&](const Number& number) {
+    return materialize_compact(ConstTensor::full({constant.type().dtype, {}}, number));
+  };
+  const ValueId inside = value(constant.inside());
+  const ValueId outside = value(constant.outside());
+  return b.emit("where", {mask, inside, outside});
+}
+
 ValueId AtenCall::materialize_compact(const ConstTensor& constant) {
   Builder& b = builder();
   const Shape compact = constant.compact_shape();
@@ -308,15 +326,7 @@ ValueId AtenCall::materialize_compact(const ConstTensor& constant) {
         "full", {}, {{"shape", compact}, {"value", value->as_double()}, {"dtype", dtype_text}});
   }
   if (constant.band().has_value()) {
-    Band band = *constant.band();
-    if (band.row > band.column) {
-      const auto negated = [](std::optional<std::int64_t> x) {
-        return x.has_value() ? std::optional(-*x) : std::nullopt;
-      };
-      band = {band.column, band.row, negated(band.high), negated(band.low)};
-    }
-    return reshape(band_mask(b, compact[band.row], compact[band.column], band.low, band.high),
-                   compact);
+    return materialize_band(constant);
   }
   const std::optional<IndexLike> index = constant.index_like();
   if (index.has_value()) {

@@ -104,6 +104,7 @@ class AtenCall {
   [[nodiscard]] const Argument* find(std::string_view name, Argument::Kind kind);
   [[nodiscard]] std::string where() const;
   [[nodiscard]] ir::ValueId value_of(const std::string& tensor_name);
+  [[nodiscard]] ir::ValueId materialize_band(const ConstTensor& constant);
 
   ImportState& state_;
   const ExportedNode& node_;

@@ -1,7 +1,7 @@
 // scaled_dot_product_attention: one attention op, or its parts when its weights are dropped out.
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "shardplan/frontends/aten.h"
 #include "shardplan/frontends/composites.h"
@@ -22,20 +22,27 @@ struct MaskForm {
   std::optional<ConstTensor> other;
 };
 
-/// A float mask that holds only 0 and minus infinity (or the lowest float) is a bool mask.
+/// Minus infinity, or a float so low that it stands for it.
+bool is_never(const Number& value) {
+  return value.as_double() <= -1e30;
+}
+
+/// A float mask that holds only 0 and minus infinity is a bool mask.
 std::optional<ConstTensor> as_bool(const ConstTensor& mask) {
   if (mask.type().dtype == DType::kBool) {
     return mask;
   }
-  constexpr double kNever = -1e30;
-  const std::optional<std::vector<Number>> elements = mask.compact_elements();
-  if (!elements.has_value()) {
-    return std::nullopt;
+  std::optional<std::vector<Number>> elements;
+  if (mask.band().has_value()) {
+    elements = std::vector{mask.inside(), mask.outside()};
+  } else {
+    elements = mask.compact_elements();
   }
-  for (const Number& element : *elements) {
-    if (element.as_double() != 0 && !(element.as_double() <= kNever)) {
-      return std::nullopt;
-    }
+  if (!elements.has_value() ||
+      !std::all_of(elements->begin(), elements->end(), [](const Number& element) {
+        return element.as_double() == 0 || is_never(element);
+      })) {
+    return std::nullopt;
   }
   const std::vector<ConstTensor> operands{mask};
   return elementwise({DType::kBool, mask.shape()}, operands, [](std::span<const Number> v) {
@@ -50,11 +57,10 @@ bool is_causal(const ConstTensor& mask, std::int64_t queries, std::int64_t keys)
       mask.shape()[rank - 1] != keys) {
     return false;
   }
-  if (const std::optional<Band>& band = mask.band()) {
-    const bool upright = band->row == rank - 2 && band->column == rank - 1;
-    const bool turned = band->row == rank - 1 && band->column == rank - 2;
-    return (upright && band->low == 0 && band->high.value_or(queries) >= queries - 1) ||
-           (turned && band->high == 0 && band->low.value_or(-queries) <= 1 - queries);
+  if (mask.band().has_value()) {
+    const std::optional<Band> band = mask.true_band();
+    return band.has_value() && band->row == rank - 2 && band->column == rank - 1 &&
+           band->low == 0 && band->high.value_or(queries) >= queries - 1;
   }
   for (std::size_t d = 0; d + 2 < rank; ++d) {
     if (mask.varies(d)) {

@@ -31,6 +31,17 @@ Folded fold_scalar_tensor(AtenCall& c) {
   return value.has_value() ? filled(c, *value) : std::nullopt;
 }
 
+Folded fold_eye(AtenCall& c) {
+  const ir::TensorType type = c.result_type();
+  if (!c.ok() || type.rank() != 2) {
+    return std::nullopt;
+  }
+  return ConstTensor::banded(type,
+                             Band{.row = 0, .column = 1, .low = 0, .high = 0},
+                             Number::of(std::int64_t{1}),
+                             Number::of(std::int64_t{0}));
+}
+
 Folded fold_arange(AtenCall& c) {
   const Number start = c.number("start").value_or(Number::of(std::int64_t{0}));
   const Number step = c.number("step").value_or(Number::of(std::int64_t{1}));
@@ -76,6 +87,8 @@ std::vector<AtenOp> aten_creation() {
        {"aten.arange.default", "aten.arange.start", "aten.arange.start_step"}) {
     rows.push_back({.target = target, .fold = fold_arange});
   }
+  rows.push_back({.target = "aten.eye.default", .fold = fold_eye});
+  rows.push_back({.target = "aten.eye.m", .fold = fold_eye});
   rows.push_back({.target = "aten.scalar_tensor.default", .fold = fold_scalar_tensor});
   for (const std::string_view target : {"aten.clone.default",
                                         "aten.alias.default",

@@ -90,11 +90,11 @@ Folded comparison_band(std::string_view op, const TensorType& type, ConstTensor 
     return std::nullopt;
   }
   const bool strict = op == "gt" || op == "lt";
-  return ConstTensor::band(type.shape,
-                           Band{.row = x->dim,
-                                .column = y->dim,
-                                .low = y->start - x->start + (strict ? 1 : 0),
-                                .high = std::nullopt});
+  return ConstTensor::band_mask(type.shape,
+                                Band{.row = x->dim,
+                                     .column = y->dim,
+                                     .low = y->start - x->start + (strict ? 1 : 0),
+                                     .high = std::nullopt});
 }
 
 Folded fold_comparison(AtenCall& c) {
@@ -114,31 +114,21 @@ Folded fold_comparison(AtenCall& c) {
   });
 }
 
-/// The same band with row and column in ascending order.
-Band ordered(const Band& band) {
-  if (band.row < band.column) {
-    return band;
-  }
-  const auto negated = [](std::optional<std::int64_t> x) {
-    return x.has_value() ? std::optional(-*x) : std::nullopt;
-  };
-  return {band.column, band.row, negated(band.high), negated(band.low)};
-}
-
+/// Both bands at once, when they run along the same dimensions.
 Folded intersection(const TensorType& type, const ConstTensor& a, const ConstTensor& b) {
-  const Band x = ordered(*a.expand(type.shape).band());
-  const Band y = ordered(*b.expand(type.shape).band());
-  if (x.row != y.row || x.column != y.column) {
+  const std::optional<Band> x = a.expand(type.shape).true_band();
+  const std::optional<Band> y = b.expand(type.shape).true_band();
+  if (!x.has_value() || !y.has_value() || x->row != y->row || x->column != y->column) {
     return std::nullopt;
   }
-  Band both = x;
-  if (y.low.has_value()) {
-    both.low = both.low.has_value() ? std::max(*both.low, *y.low) : *y.low;
+  Band both = *x;
+  if (y->low.has_value()) {
+    both.low = both.low.has_value() ? std::max(*both.low, *y->low) : *y->low;
   }
-  if (y.high.has_value()) {
-    both.high = both.high.has_value() ? std::min(*both.high, *y.high) : *y.high;
+  if (y->high.has_value()) {
+    both.high = both.high.has_value() ? std::min(*both.high, *y->high) : *y->high;
   }
-  return ConstTensor::band(type.shape, both);
+  return ConstTensor::band_mask(type.shape, both);
 }
 
 Folded fold_logical(AtenCall& c) {
@@ -156,7 +146,7 @@ Folded fold_logical(AtenCall& c) {
       return neutral ? other.expand(type.shape) : x.expand(type.shape);
     }
   }
-  if (a->band().has_value() && b->band().has_value() && conjunction) {
+  if (conjunction) {
     if (Folded both = intersection(type, *a, *b)) {
       return both;
     }
@@ -174,9 +164,6 @@ Folded fold_not(AtenCall& c) {
   const TensorType type = c.result_type();
   if (x == nullptr || type.dtype != DType::kBool || !c.ok()) {
     return std::nullopt;
-  }
-  if (x->band().has_value() && x->band()->low.has_value() != x->band()->high.has_value()) {
-    return x->negated_band();
   }
   const std::vector<ConstTensor> operands{*x};
   return elementwise(type, operands, [](std::span<const Number> v) {

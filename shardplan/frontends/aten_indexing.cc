@@ -123,10 +123,7 @@ Folded fold_triangle(AtenCall& c) {
   const std::size_t rank = type.shape.size();
   Band band{.row = rank - 2, .column = rank - 1, .low = std::nullopt, .high = std::nullopt};
   (c.ours() == "tril" ? band.low : band.high) = -diagonal;
-  const ConstTensor mask = ConstTensor::band(type.shape, band);
-  if (type.dtype == ir::DType::kBool && x->uniform() == Number::of(std::int64_t{1})) {
-    return mask;
-  }
+  const ConstTensor mask = ConstTensor::band_mask(type.shape, band);
   const std::vector<ConstTensor> operands{mask, *x};
   return elementwise(type, operands, [](std::span<const Number> v) {
     return v[0].i != 0 ? v[1] : Number::of(std::int64_t{0});

@@ -50,7 +50,7 @@ void map_variance(AtenCall& c) {
   const TensorType type = c.type_of("self");
   const ValueId x = c.tensor("self");
   const IntList dims = c.dims("dim", type.rank());
-  const double correction = c.real("correction", 1.0);
+  const double correction = c.flag("unbiased", true) ? c.real("correction", 1.0) : 0.0;
   if (!c.ok()) {
     return;
   }
@@ -149,6 +149,10 @@ std::vector<AtenOp> aten_reduction() {
           {"aten.mean.default", map_mean},
           {"aten.mean.dim", map_mean},
           {"aten.var.correction", map_variance, "var"},
+          {"aten.var.dim", map_variance, "var"},
+          {"aten.var.default", map_variance, "var"},
+          {"aten.std.dim", map_variance, "std"},
+          {"aten.std.default", map_variance, "std"},
           {"aten.std.correction", map_variance, "std"},
           {"aten.linalg_vector_norm.default", map_vector_norm},
           {"aten.cumsum.default", map_cumsum, "cumsum", fold_cumsum},

@@ -93,6 +93,17 @@ bool in_band(const Band& band, std::int64_t difference) {
          (!band.high.has_value() || difference <= *band.high);
 }
 
+/// The same band with the row before the column.
+Band ordered(const Band& band) {
+  if (band.row < band.column) {
+    return band;
+  }
+  const auto negated = [](std::optional<std::int64_t> x) {
+    return x.has_value() ? std::optional(wrapping_product(*x, -1)) : std::nullopt;
+  };
+  return {band.column, band.row, negated(band.high), negated(band.low)};
+}
+
 template <class T>
 Number load(const std::byte* at) {
   T value;
@@ -171,12 +182,45 @@ std::optional<ConstTensor> ConstTensor::arange(TensorType type, Number start, Nu
   return from_compact(std::move(type), shape, std::move(elements));
 }
 
-ConstTensor ConstTensor::band(Shape shape, Band band) {
+ConstTensor ConstTensor::banded(TensorType type, Band band, Number inside, Number outside) {
   ConstTensor out;
-  out.type_ = {DType::kBool, std::move(shape)};
-  out.strides_.assign(out.type_.shape.size(), 0);
-  out.band_ = band;
+  out.inside_ = round_to(type.dtype, inside);
+  out.outside_ = round_to(type.dtype, outside);
+  if (out.inside_ == out.outside_) {
+    return full(std::move(type), inside);
+  }
+  out.strides_.assign(type.shape.size(), 0);
+  out.type_ = std::move(type);
+  out.band_ = ordered(band);
   return out;
+}
+
+ConstTensor ConstTensor::band_mask(Shape shape, Band band) {
+  return banded({DType::kBool, std::move(shape)},
+                band,
+                Number::of(std::int64_t{1}),
+                Number::of(std::int64_t{0}));
+}
+
+std::optional<Band> ConstTensor::true_band() const {
+  if (!band_.has_value() || type_.dtype != DType::kBool) {
+    return std::nullopt;
+  }
+  if (inside_.i != 0) {
+    return ordered(*band_);
+  }
+  Band rest = *band_;
+  if (rest.low.has_value() == rest.high.has_value()) {
+    return std::nullopt;  // outside a band with two bounds is no band
+  }
+  if (rest.low.has_value()) {
+    rest.high = wrapping_sum(*rest.low, -1);
+    rest.low.reset();
+  } else {
+    rest.low = wrapping_sum(*rest.high, 1);
+    rest.high.reset();
+  }
+  return ordered(rest);
 }
 
 std::optional<ConstTensor> ConstTensor::from_bytes(const TensorType& type,
@@ -284,7 +328,7 @@ std::optional<std::vector<Number>> ConstTensor::compact_elements() const {
   for_each_index(shape, [&](const Shape& index) {
     if (band_.has_value()) {
       const bool inside = in_band(*band_, index[band_->row] - index[band_->column]);
-      elements.push_back(Number::of(std::int64_t{inside}));
+      elements.push_back(inside ? inside_ : outside_);
     } else {
       elements.push_back(at(index));
     }
@@ -402,18 +446,6 @@ std::optional<ConstTensor> ConstTensor::slice(std::size_t dim,
   return out;
 }
 
-ConstTensor ConstTensor::negated_band() const {
-  ConstTensor out = *this;
-  if (band_->low.has_value()) {
-    out.band_->high = wrapping_sum(*band_->low, -1);
-    out.band_->low.reset();
-  } else {
-    out.band_->low = wrapping_sum(*band_->high, 1);
-    out.band_->high.reset();
-  }
-  return out;
-}
-
 std::optional<ConstTensor> ConstTensor::dense() const {
   if (!band_.has_value()) {
     return *this;
@@ -448,10 +480,46 @@ std::optional<ConstTensor> from_compact(TensorType type,
   return out;
 }
 
+namespace {
+
+/// The band that all operands which are not uniform have; nothing when there is none, or several.
+std::optional<Band> common_band(const TensorType& type, std::span<const ConstTensor> operands) {
+  std::optional<Band> common;
+  for (const ConstTensor& operand : operands) {
+    if (operand.uniform().has_value()) {
+      continue;
+    }
+    if (!operand.band().has_value() || operand.shape().size() > type.shape.size()) {
+      return std::nullopt;
+    }
+    const Band band = ordered(*operand.expand(type.shape).band());
+    if (common.has_value() && (common->row != band.row || common->column != band.column ||
+                               common->low != band.low || common->high != band.high)) {
+      return std::nullopt;
+    }
+    common = band;
+  }
+  return common;
+}
+
+}  // namespace
+
 std::optional<ConstTensor> elementwise(
     const TensorType& type,
     std::span<const ConstTensor> operands,
     const std::function<Number(std::span<const Number>)>& function) {
+  if (const std::optional<Band> band = common_band(type, operands)) {
+    std::vector<Number> inside;
+    std::vector<Number> outside;
+    for (const ConstTensor& operand : operands) {
+      const std::optional<Number> value = operand.uniform();
+      inside.push_back(value.value_or(operand.inside()));
+      outside.push_back(value.value_or(operand.outside()));
+    }
+    return is_narrow(type.dtype) ? std::nullopt
+                                 : std::optional(ConstTensor::banded(
+                                       type, *band, function(inside), function(outside)));
+  }
   std::vector<ConstTensor> wide;
   Shape compact(type.shape.size(), 1);
   for (const ConstTensor& operand : operands) {

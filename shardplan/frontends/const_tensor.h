@@ -28,7 +28,7 @@ struct Number {
   bool operator==(const Number& other) const;
 };
 
-/// bool, true where low <= index[row] - index[column] <= high. A missing bound does not bind.
+/// The places where low <= index[row] - index[column] <= high. A missing bound does not bind.
 struct Band {
   std::size_t row = 0;
   std::size_t column = 0;
@@ -43,7 +43,8 @@ struct IndexLike {
 };
 
 /// A strided view of elements (stride 0 along dimensions that do not matter, so a mask of any batch
-/// size costs one sequence), or a Band, which costs nothing. Cheap to copy; immutable.
+/// size costs one sequence), or a Band with one value inside and one outside, which costs nothing.
+/// Cheap to copy; immutable.
 class ConstTensor {
  public:
   /// Results that need more elements than this are not computed (nullopt).
@@ -51,7 +52,10 @@ class ConstTensor {
 
   static ConstTensor full(ir::TensorType type, Number value);
   static std::optional<ConstTensor> arange(ir::TensorType type, Number start, Number step);
-  static ConstTensor band(ir::Shape shape, Band band);
+  /// `inside` where the band is, `outside` elsewhere.
+  static ConstTensor banded(ir::TensorType type, Band band, Number inside, Number outside);
+  /// bool, true in the band.
+  static ConstTensor band_mask(ir::Shape shape, Band band);
   /// From raw little-endian bytes; nothing for bf16 and f16.
   static std::optional<ConstTensor> from_bytes(const ir::TensorType& type,
                                                std::span<const std::byte> bytes);
@@ -59,6 +63,10 @@ class ConstTensor {
   [[nodiscard]] const ir::TensorType& type() const { return type_; }
   [[nodiscard]] const ir::Shape& shape() const { return type_.shape; }
   [[nodiscard]] const std::optional<Band>& band() const { return band_; }
+  [[nodiscard]] const Number& inside() const { return inside_; }
+  [[nodiscard]] const Number& outside() const { return outside_; }
+  /// The band of a mask that is true exactly in a band; row before column. Else nothing.
+  [[nodiscard]] std::optional<Band> true_band() const;
 
   /// The value of all elements if they are equal and known to be.
   [[nodiscard]] std::optional<Number> uniform() const;
@@ -83,7 +91,6 @@ class ConstTensor {
                                                  std::int64_t start,
                                                  std::int64_t size,
                                                  std::int64_t step) const;
-  [[nodiscard]] ConstTensor negated_band() const;
   /// The same tensor without a band in it; nothing above kMaxElements.
   [[nodiscard]] std::optional<ConstTensor> dense() const;
 
@@ -97,6 +104,8 @@ class ConstTensor {
   ir::Shape strides_;
   std::int64_t offset_ = 0;
   std::optional<Band> band_;
+  Number inside_;
+  Number outside_;
 };
 
 /// A tensor of `type` from the elements of `compact`, its shape with size 1 where it does not vary.
@@ -105,7 +114,8 @@ std::optional<ConstTensor> from_compact(ir::TensorType type,
                                         const ir::Shape& compact,
                                         std::vector<Number> elements);
 
-/// Element by element over operands broadcast to `type.shape`.
+/// Element by element over operands broadcast to `type.shape`. Of equal bands and uniform operands
+/// the result is a band again.
 std::optional<ConstTensor> elementwise(
     const ir::TensorType& type,
     std::span<const ConstTensor> operands,
