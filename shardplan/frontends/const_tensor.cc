@@ -548,6 +548,68 @@ std::optional<ConstTensor> elementwise(
   return from_compact(type, compact, std::move(elements));
 }
 
+namespace {
+
+/// The value of each diagonal index[row] - index[column] from 1 - columns to rows - 1; nothing when
+/// one of them has several.
+std::optional<std::vector<Number>> diagonals(const std::vector<Number>& elements,
+                                             std::int64_t rows,
+                                             std::int64_t columns) {
+  std::vector<std::optional<Number>> values(static_cast<std::size_t>(rows + columns - 1));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      std::optional<Number>& value = values[static_cast<std::size_t>(i - j + columns - 1)];
+      const Number& element = elements[static_cast<std::size_t>(i * columns + j)];
+      if (value.has_value() && !(*value == element)) {
+        return std::nullopt;
+      }
+      value = element;
+    }
+  }
+  std::vector<Number> out;
+  for (const std::optional<Number>& value : values) {
+    out.push_back(*value);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<ConstTensor> recognise_band(const ConstTensor& x) {
+  std::vector<std::size_t> dims;
+  for (std::size_t d = 0; d < x.shape().size(); ++d) {
+    if (x.varies(d)) {
+      dims.push_back(d);
+    }
+  }
+  const std::optional<std::vector<Number>> elements =
+      dims.size() == 2 && !x.band().has_value() ? x.compact_elements() : std::nullopt;
+  if (!elements.has_value()) {
+    return std::nullopt;
+  }
+  const std::int64_t columns = x.shape()[dims[1]];
+  const auto values = diagonals(*elements, x.shape()[dims[0]], columns);
+  if (!values.has_value()) {
+    return std::nullopt;
+  }
+  std::vector<std::size_t> steps;  // where the value changes
+  for (std::size_t k = 1; k < values->size(); ++k) {
+    if (!((*values)[k] == (*values)[k - 1])) {
+      steps.push_back(k);
+    }
+  }
+  const bool two_sided = steps.size() == 2 && values->front() == values->back();
+  if (steps.size() != 1 && !two_sided) {
+    return std::nullopt;
+  }
+  Band band{.row = dims[0], .column = dims[1], .low = std::nullopt, .high = std::nullopt};
+  band.low = static_cast<std::int64_t>(steps[0]) - (columns - 1);
+  if (two_sided) {
+    band.high = static_cast<std::int64_t>(steps[1]) - columns;
+  }
+  return ConstTensor::banded(x.type(), band, (*values)[steps[0]], values->front());
+}
+
 std::optional<ConstTensor> cumulative_sum(const TensorType& type,
                                           const ConstTensor& x,
                                           std::size_t dim) {

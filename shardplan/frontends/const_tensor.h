@@ -108,6 +108,9 @@ class ConstTensor {
   Number outside_;
 };
 
+/// The same tensor as a band when its elements are one: a mask that a module holds as a buffer.
+[[nodiscard]] std::optional<ConstTensor> recognise_band(const ConstTensor& x);
+
 /// A tensor of `type` from the elements of `compact`, its shape with size 1 where it does not vary.
 /// Rounds to the dtype. Collapses to one element when all are equal.
 std::optional<ConstTensor> from_compact(ir::TensorType type,

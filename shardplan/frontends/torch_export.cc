@@ -48,11 +48,29 @@ bool is_contiguous(const ExportedTensor& tensor) {
   return true;
 }
 
-/// Elements of a strided tensor inside its storage, row-major; nothing when it does not fit.
-std::optional<std::vector<std::byte>> gather_strided(const ExportedTensor& tensor,
-                                                     const std::vector<std::byte>& storage) {
+/// Whether a strided tensor lies inside `elements` elements of storage, no element used twice.
+bool fits_storage(const ExportedTensor& tensor, std::int64_t elements) {
+  if (tensor.strides.size() != tensor.type.shape.size() || tensor.type.numel() > elements ||
+      tensor.storage_offset < 0) {
+    return false;
+  }
+  std::int64_t last = tensor.storage_offset;
+  for (std::size_t d = 0; d < tensor.strides.size(); ++d) {
+    const std::int64_t steps = tensor.type.shape[d] - 1;
+    if (tensor.strides[d] < 0 || last >= elements ||
+        (steps > 0 && tensor.strides[d] > (elements - 1 - last) / steps)) {
+      return false;
+    }
+    last += steps * tensor.strides[d];
+  }
+  return last < elements;
+}
+
+/// Elements of a strided tensor inside its storage, row-major. Precondition: it fits.
+std::vector<std::byte> gather_strided(const ExportedTensor& tensor,
+                                      const std::vector<std::byte>& storage) {
   const ir::TensorType& type = tensor.type;
-  const auto width = static_cast<std::size_t>(ir::element_bytes(type.dtype));
+  const Bytes width = ir::element_bytes(type.dtype);
   std::vector<std::byte> out;
   out.reserve(static_cast<std::size_t>(type.bytes()));
   ir::Shape index(type.shape.size(), 0);
@@ -61,13 +79,8 @@ std::optional<std::vector<std::byte>> gather_strided(const ExportedTensor& tenso
     for (std::size_t d = 0; d < index.size(); ++d) {
       at += index[d] * tensor.strides[d];
     }
-    const auto start = static_cast<std::size_t>(at) * width;
-    if (at < 0 || start + width > storage.size()) {
-      return std::nullopt;
-    }
-    out.insert(out.end(),
-               storage.begin() + static_cast<std::ptrdiff_t>(start),
-               storage.begin() + static_cast<std::ptrdiff_t>(start + width));
+    const auto start = storage.begin() + at * width;
+    out.insert(out.end(), start, start + width);
     for (std::size_t d = index.size(); d-- > 0;) {
       if (++index[d] < type.shape[d]) {
         break;
@@ -203,8 +216,8 @@ class Importer {
       if (options_.weights) {
         SHARDPLAN_ASSIGN_OR_RETURN(value.data, weight(input, file, tensor.type));
       }
-      if (kind == ValueKind::kBuffer && is_fixed(input, tensor) && file != nullptr) {
-        known = content(*file, tensor.type);
+      if (kind == ValueKind::kBuffer && !changes(input) && file != nullptr) {
+        known = fixed_content(*file, tensor.type);
       }
     }
     const ValueId id = graph_.add_value(std::move(value));
@@ -213,13 +226,22 @@ class Importer {
     return {};
   }
 
-  /// Integer and bool buffers that no step changes, positions and masks, are as good as constants.
-  [[nodiscard]] bool is_fixed(const ExportedInput& input, const ExportedTensor& tensor) const {
-    const bool changes = std::any_of(
-        program_.mutations.begin(), program_.mutations.end(), [&](const ExportedMutation& m) {
-          return m.buffer == input.name;
-        });
-    return !changes && !ir::is_floating(tensor.type.dtype);
+  [[nodiscard]] bool changes(const ExportedInput& input) const {
+    return std::any_of(program_.mutations.begin(),
+                       program_.mutations.end(),
+                       [&](const ExportedMutation& m) { return m.buffer == input.name; });
+  }
+
+  /// Integer and bool buffers that no step changes, and masks in any type, are as good as
+  /// constants.
+  [[nodiscard]] std::optional<ConstTensor> fixed_content(const WeightFile& file,
+                                                         const ir::TensorType& type) const {
+    if (ir::is_floating(type.dtype) && type.rank() < 2) {
+      return std::nullopt;
+    }
+    std::optional<ConstTensor> known = content(file, type);
+    std::optional<ConstTensor> band = known.has_value() ? recognise_band(*known) : std::nullopt;
+    return band.has_value() || ir::is_floating(type.dtype) ? band : known;
   }
 
   /// Content of a small tensor that the archive holds.
@@ -240,6 +262,9 @@ class Importer {
       return add_value(input, tensor, ValueKind::kBuffer);
     }
     if (std::optional<ConstTensor> known = content(*file, tensor.type)) {
+      if (std::optional<ConstTensor> band = recognise_band(*known)) {
+        known = std::move(band);
+      }
       state_.operands[input.graph_name] = {std::move(known), {}};
       return {};
     }
@@ -328,19 +353,15 @@ class Importer {
     const bool plain = is_contiguous(file->tensor) && file->tensor.storage_offset == 0 &&
                        static_cast<Bytes>(bytes.size()) == type.bytes();
     if (!plain) {
-      std::optional<std::vector<std::byte>> gathered;
-      if (file->tensor.strides.size() == type.shape.size() &&
-          static_cast<Bytes>(bytes.size()) >= ir::element_bytes(type.dtype)) {
-        gathered = gather_strided(file->tensor, bytes);
-      }
-      if (!gathered.has_value()) {
+      const auto elements = static_cast<std::int64_t>(bytes.size()) / ir::element_bytes(type.dtype);
+      if (!fits_storage(file->tensor, elements)) {
         return invalid_input(fmt::format("{} needs {} bytes, but its file has {}",
                                          to_string(type),
                                          type.bytes(),
                                          bytes.size()),
                              where);
       }
-      bytes = std::move(*gathered);
+      bytes = gather_strided(file->tensor, bytes);
     }
     return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   }
