@@ -1,0 +1,410 @@
+// Every op on every layout that its axis map allows: the kernel on each rank's parts, put together
+// as the map says (parts side by side, partial sums added, partial maxima compared), must give what
+// the kernel gives on the whole tensors. This holds axis maps, partial rules and positions to their
+// meaning.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardplan/ops/op.h"
+#include "shardplan/runtime/collectives.h"
+#include "shardplan/runtime/kernel.h"
+#include "shardplan/sharding/strategy.h"
+
+namespace shardplan::runtime {
+namespace {
+
+using cluster::DeviceMesh;
+using ir::Attributes;
+using ir::IntList;
+using ops::Types;
+using sharding::ShardingSpec;
+using sharding::Strategy;
+using Tensors = std::vector<at::Tensor>;
+
+struct Sample {
+  std::string op;
+  Types inputs;
+  Attributes attributes{};
+};
+
+ir::TensorType f64(ir::Shape shape) {
+  return {ir::DType::kFloat64, std::move(shape)};
+}
+ir::TensorType i64(ir::Shape shape) {
+  return {ir::DType::kInt64, std::move(shape)};
+}
+ir::TensorType boolean(ir::Shape shape) {
+  return {ir::DType::kBool, std::move(shape)};
+}
+
+constexpr std::int64_t kRows = 12;  ///< of tables and classes; ids are below
+
+at::Tensor content(const ir::TensorType& type) {
+  if (type.dtype == ir::DType::kInt64) {
+    return at::randint(0, kRows, type.shape, at::TensorOptions(at::kLong));
+  }
+  const at::Tensor uniform = at::rand(type.shape, at::TensorOptions(at::kDouble)).add(0.2);
+  return type.dtype == ir::DType::kBool ? uniform.gt(0.4) : uniform;
+}
+
+// ---- samples: one or more of every op ----
+
+void add_elementwise(std::vector<Sample>& out) {
+  const ir::TensorType x = f64({4, 1, 6});
+  for (const char* const name : {"identity",
+                                 "neg",
+                                 "abs",
+                                 "exp",
+                                 "log",
+                                 "sqrt",
+                                 "rsqrt",
+                                 "reciprocal",
+                                 "sin",
+                                 "cos",
+                                 "tanh",
+                                 "sigmoid",
+                                 "relu",
+                                 "silu",
+                                 "logical_not"}) {
+    out.push_back({name, {x}});
+  }
+  for (const char* const name : {"add",
+                                 "sub",
+                                 "mul",
+                                 "div",
+                                 "maximum",
+                                 "minimum",
+                                 "eq",
+                                 "ne",
+                                 "lt",
+                                 "le",
+                                 "gt",
+                                 "ge",
+                                 "logical_and",
+                                 "logical_or"}) {
+    out.push_back({name, {f64({4, 6}), f64({4, 6})}});
+    out.push_back({name, {f64({1, 6}), f64({2, 4, 1})}});
+  }
+  for (const char* const name : {"eq_scalar",
+                                 "ne_scalar",
+                                 "lt_scalar",
+                                 "le_scalar",
+                                 "gt_scalar",
+                                 "ge_scalar",
+                                 "add_scalar",
+                                 "maximum_scalar"}) {
+    out.push_back({name, {x}, {{"value", 0.5}}});
+  }
+  for (const char* const name :
+       {"tanh_backward", "sigmoid_backward", "relu_backward", "silu_backward"}) {
+    out.push_back({name, {x, x}});
+  }
+  const Attributes gelu{{"approximate", std::string("tanh")}};
+  out.push_back({"gelu", {x}, gelu});
+  out.push_back({"gelu_backward", {x, x}, gelu});
+  out.push_back({"scale", {x}, {{"factor", 0.5}}});
+  out.push_back({"pow_scalar", {x}, {{"exponent", 3.0}}});
+  out.push_back({"where", {boolean({4, 1}), f64({4, 6}), f64({})}});
+  out.push_back({"cast", {x}, {{"dtype", std::string("f32")}}});
+  out.push_back({"dropout", {f64({4, 2, 6})}, {{"p", 0.4}, {"seed", std::int64_t{3}}}});
+}
+
+void add_shape(std::vector<Sample>& out) {
+  const std::int64_t one = 1;
+  out.push_back({"reshape", {f64({4, 8, 6})}, {{"shape", IntList{8, 4, 2, 3}}}});
+  out.push_back({"transpose", {f64({2, 4, 6})}, {{"permutation", IntList{2, 0, 1}}}});
+  out.push_back({"broadcast", {f64({4, 1})}, {{"shape", IntList{2, 4, 6}}}});
+  out.push_back({"slice",
+                 {f64({4, 8})},
+                 {{"dim", one}, {"start", one}, {"end", 7 * one}, {"step", 2 * one}}});
+  out.push_back(
+      {"pad", {f64({4, 8})}, {{"dim", one}, {"before", one}, {"after", 2 * one}, {"value", 0.0}}});
+  out.push_back(
+      {"pad", {f64({4, 8})}, {{"dim", one}, {"before", one}, {"after", 2 * one}, {"value", 2.0}}});
+  out.push_back({"concat", {f64({4, 8}), f64({4, 2})}, {{"dim", one}}});
+  out.push_back(
+      {"iota", {}, {{"shape", IntList{4, 6}}, {"dim", one}, {"dtype", std::string("i64")}}});
+  out.push_back(
+      {"full", {}, {{"shape", IntList{4, 6}}, {"value", 1.5}, {"dtype", std::string("f64")}}});
+  for (const char* const name : {"sum", "max"}) {
+    out.push_back({name, {f64({4, 2, 6})}, {{"dims", IntList{0, 2}}, {"keepdim", false}}});
+    out.push_back({name, {f64({4, 2, 6})}, {{"dims", IntList{1}}, {"keepdim", true}}});
+  }
+  out.push_back({"cumsum", {f64({4, 6})}, {{"dim", one}}});
+  out.push_back({"sum_squares", {f64({4, 6})}});
+  out.push_back({"clip_scale", {f64({})}, {{"max_norm", 0.5}}});
+}
+
+void add_products(std::vector<Sample>& out) {
+  const std::vector<std::pair<std::string, std::pair<ir::Shape, ir::Shape>>> cases{
+      {"bsk,nk->bsn", {{4, 2, 6}, {8, 6}}},
+      {"bsn,bsk->nk", {{4, 2, 8}, {4, 2, 6}}},
+      {"bqhd,bkhd->bhqk", {{2, 4, 2, 3}, {2, 6, 2, 3}}},
+      {"ab,ab->", {{4, 6}, {4, 6}}}};
+  for (const auto& [equation, shapes] : cases) {
+    out.push_back({"einsum", {f64(shapes.first), f64(shapes.second)}, {{"equation", equation}}});
+  }
+}
+
+void add_attention(std::vector<Sample>& out) {
+  for (const bool last : {true, false}) {
+    for (const std::int64_t key_heads : {4, 2, 1}) {
+      for (const int mask : {0, 1, 2}) {
+        const auto heads = [&](std::int64_t h, std::int64_t positions) {
+          return f64(last ? ir::Shape{2, positions, h, 3} : ir::Shape{2, h, positions, 3});
+        };
+        const Attributes attributes{{"layout", std::string(last ? "bshd" : "bhsd")},
+                                    {"causal", mask == 1},
+                                    {"scale", 0.5},
+                                    {"mask", mask == 2}};
+        const ir::TensorType q = heads(4, 4);
+        const ir::TensorType k = heads(key_heads, mask == 1 ? 4 : 6);
+        Types forward{q, k, k};
+        Types backward{q, q, k, k, q, f64({2, 4, 4})};
+        if (mask == 2) {
+          forward.push_back(f64({1, 4, 4, 6}));
+          backward.push_back(f64({1, 4, 4, 6}));
+        }
+        out.push_back({"attention", forward, attributes});
+        out.push_back({"attention_backward", backward, attributes});
+      }
+    }
+  }
+}
+
+void add_model_ops(std::vector<Sample>& out) {
+  const ir::TensorType x = f64({4, 2, 6});
+  out.push_back({"softmax", {x}, {{"dim", std::int64_t{1}}}});
+  out.push_back({"softmax_backward", {x, x}, {{"dim", std::int64_t{2}}}});
+  const Attributes norm{{"dims", std::int64_t{1}}, {"eps", 1e-5}, {"weight", true}, {"bias", true}};
+  out.push_back({"layer_norm", {x, f64({6}), f64({6})}, norm});
+  out.push_back({"layer_norm_backward", {x, x, f64({4, 2}), f64({4, 2}), f64({6})}, norm});
+  out.push_back({"embedding", {f64({kRows, 6}), i64({4, 2})}});
+  out.push_back({"embedding_backward", {x, i64({4, 2})}, {{"rows", kRows}}});
+  const Attributes ignore{{"ignore_index", std::int64_t{2}}};
+  const ir::TensorType logits = f64({4, 2, kRows});
+  const ir::TensorType rows = f64({4, 2});
+  out.push_back({"sum_exp", {logits, rows}});
+  out.push_back({"label_score", {logits, i64({4, 2}), rows}, ignore});
+  out.push_back({"label_score_backward", {rows, logits, i64({4, 2}), rows}, ignore});
+}
+
+void add_updates(std::vector<Sample>& out) {
+  const ir::TensorType p = f64({4, 6});
+  out.push_back({"accumulate", {p, p}});
+  out.push_back({"adam_update",
+                 {p, p, p, p, f64({}), f64({})},
+                 {{"lr", 0.1},
+                  {"beta1", 0.9},
+                  {"beta2", 0.99},
+                  {"eps", 1e-8},
+                  {"weight_decay", 0.1},
+                  {"decoupled", false},
+                  {"clip", true}}});
+  out.push_back({"sgd_update",
+                 {p, p, p, f64({})},
+                 {{"lr", 0.1},
+                  {"momentum", 0.9},
+                  {"dampening", 0.1},
+                  {"weight_decay", 0.1},
+                  {"nesterov", false},
+                  {"has_momentum", true}}});
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> out;
+  for (const auto add :
+       {add_elementwise, add_shape, add_products, add_attention, add_model_ops, add_updates}) {
+    add(out);
+  }
+  return out;
+}
+
+// ---- one op in one layout ----
+
+ShardingSpec without_partial(ShardingSpec spec) {
+  for (const int axis : spec.partial_axes()) {
+    spec.replicate(axis);
+  }
+  return spec;
+}
+
+/// This rank's part; where the layout is partial, parts that add up: random ones, and on the first
+/// member of each group what is missing.
+std::vector<at::Tensor> parts_of(const at::Tensor& full,
+                                 const ShardingSpec& spec,
+                                 const DeviceMesh& mesh) {
+  const std::vector<int> partial = spec.partial_axes();
+  std::int64_t count = 1;
+  for (const int axis : partial) {
+    count *= mesh.axes[static_cast<std::size_t>(axis)].size;
+  }
+  Tensors summands{full.clone()};
+  for (std::int64_t i = 1; i < count; ++i) {
+    summands.push_back(at::randn(full.sizes(), full.options()));
+    summands[0].sub_(summands.back());
+  }
+  Tensors parts;
+  for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
+    const auto number = static_cast<std::size_t>(part_number(mesh, rank, partial));
+    parts.push_back(shard_of(summands[number], without_partial(spec), mesh, rank));
+  }
+  return parts;
+}
+
+class ShardedRun {
+ public:
+  ShardedRun(const Sample& sample, Types results, const DeviceMesh& mesh)
+      : sample_(sample), results_(std::move(results)), mesh_(mesh) {
+    for (const ir::TensorType& type : sample.inputs) {
+      inputs_.push_back(content(type));
+    }
+    map_ = ops::get(sample.op).axes(ops::OpView{sample.inputs, results_, sample.attributes});
+    expected_ = run(clones(inputs_), results_, {});
+  }
+
+  [[nodiscard]] const ops::AxisMap& map() const { return map_; }
+
+  void expect_equal_to_the_whole(const Strategy& strategy) {
+    const auto layouts = sharding::layouts(map_, strategy, mesh_);
+    ASSERT_TRUE(layouts.has_value());
+    std::vector<Tensors> parts;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      parts.push_back(parts_of(inputs_[i], layouts->inputs[i], mesh_));
+    }
+    std::vector<Tensors> found;
+    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
+      Tensors operands;
+      for (const Tensors& input : parts) {
+        operands.push_back(input[static_cast<std::size_t>(rank)]);
+      }
+      Types local = results_;
+      for (std::size_t r = 0; r < local.size(); ++r) {
+        local[r].shape = sharding::local_shape(layouts->results[r], local[r].shape, mesh_);
+      }
+      found.push_back(run(operands, local, positions(strategy, rank)));
+    }
+    for (std::size_t r = 0; r < results_.size(); ++r) {
+      compare(found, r, layouts->results[r]);
+    }
+  }
+
+ private:
+  static Tensors clones(const Tensors& tensors) {
+    Tensors out;
+    for (const at::Tensor& tensor : tensors) {
+      out.push_back(tensor.clone());
+    }
+    return out;
+  }
+
+  [[nodiscard]] Tensors run(const Tensors& operands,
+                            const Types& results,
+                            const std::vector<GlobalAxis>& axes) const {
+    return find_kernel(sample_.op)(KernelCall{operands, sample_.attributes, results, axes, {}});
+  }
+
+  [[nodiscard]] std::vector<GlobalAxis> positions(const Strategy& strategy,
+                                                  std::int64_t rank) const {
+    std::vector<GlobalAxis> out;
+    for (std::size_t a = 0; a < map_.axes.size(); ++a) {
+      if (!map_.axes[a].positional) {
+        continue;
+      }
+      GlobalAxis axis{map_.axes[a].name, -1, 0, map_.axes[a].size, map_.axes[a].size};
+      std::vector<int> mesh_axes;
+      for (int m = 0; m < static_cast<int>(mesh_.axes.size()); ++m) {
+        if (strategy.at(m) == static_cast<int>(a)) {
+          mesh_axes.push_back(m);
+          axis.local_size /= mesh_.axes[static_cast<std::size_t>(m)].size;
+        }
+      }
+      axis.start = part_number(mesh_, rank, mesh_axes) * axis.local_size;
+      for (std::size_t d = 0; d < map_.results[0].size(); ++d) {
+        if (map_.results[0][d] == std::vector<int>{static_cast<int>(a)}) {
+          axis.result_dim = static_cast<int>(d);
+        }
+      }
+      out.push_back(std::move(axis));
+    }
+    return out;
+  }
+
+  /// Adds (or takes the maximum of) the parts of each group and compares with the whole.
+  void compare(const std::vector<Tensors>& found, std::size_t r, const ShardingSpec& spec) const {
+    const std::vector<int> partial = spec.partial_axes();
+    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
+      at::Tensor joined;
+      for (const std::int64_t member : mesh_.group(rank, partial)) {
+        const at::Tensor& part = found[static_cast<std::size_t>(member)][r];
+        if (!joined.defined()) {
+          joined = part.clone();
+        } else if (spec.reduction(partial.front()) == sharding::Reduction::kMax) {
+          joined = joined.maximum(part);
+        } else {
+          joined.add_(part);
+        }
+      }
+      const at::Tensor want = shard_of(expected_[r], without_partial(spec), mesh_, rank);
+      ASSERT_EQ(joined.sizes(), want.sizes()) << "result " << r;
+      const double difference =
+          joined.to(at::kDouble).sub(want.to(at::kDouble)).abs().max().item<double>();
+      ASSERT_LT(difference, 1e-10) << "result " << r << " on rank " << rank;
+    }
+  }
+
+  const Sample& sample_;
+  Types results_;
+  const DeviceMesh& mesh_;
+  Tensors inputs_;
+  ops::AxisMap map_;
+  Tensors expected_;
+};
+
+void check_all_layouts(const DeviceMesh& mesh) {
+  for (const Sample& sample : samples()) {
+    const Result<Types> results = ops::get(sample.op).infer(sample.inputs, sample.attributes);
+    ASSERT_TRUE(results.has_value()) << sample.op << ": " << results.error().text();
+    ShardedRun run(sample, *results, mesh);
+    SCOPED_TRACE(sample.op + " " + ops::to_string(run.map()));
+    for (const Strategy& strategy : sharding::enumerate_strategies(run.map(), mesh)) {
+      SCOPED_TRACE(sharding::to_string(strategy, run.map(), mesh));
+      run.expect_equal_to_the_whole(strategy);
+    }
+  }
+}
+
+TEST(ShardedKernels, HaveASampleForEveryOp) {
+  std::set<std::string> seen;
+  for (const Sample& sample : samples()) {
+    seen.insert(sample.op);
+  }
+  for (const ops::OpDef* const def : ops::all()) {
+    EXPECT_EQ(seen.count(std::string(def->name)), 1U) << def->name;
+  }
+}
+
+TEST(ShardedKernels, EqualTheWholeOverTwoDevices) {
+  check_all_layouts(DeviceMesh{{{"data", 2}}});
+}
+
+TEST(ShardedKernels, EqualTheWholeOverThreeDevices) {
+  check_all_layouts(DeviceMesh{{{"data", 3}}});
+}
+
+TEST(ShardedKernels, EqualTheWholeOnAMeshOfTwoAxes) {
+  check_all_layouts(DeviceMesh{{{"data", 2}, {"tensor", 2}}});
+}
+
+}  // namespace
+}  // namespace shardplan::runtime
