@@ -8,7 +8,8 @@ namespace {
 
 std::vector<OpDef> joined_families() {
   std::vector<OpDef> table;
-  for (const auto family : {elementwise_ops,
+  for (const auto family : {unary_ops,
+                            binary_ops,
                             shape_ops,
                             reduction_ops,
                             einsum_ops,

@@ -8,7 +8,8 @@ namespace shardplan::ops {
 
 /// One table a family file; registry.cc joins them. A new op in an existing family needs no line
 /// here.
-[[nodiscard]] std::vector<OpDef> elementwise_ops();    // elementwise.cc
+[[nodiscard]] std::vector<OpDef> unary_ops();          // unary.cc: one operand, elementwise
+[[nodiscard]] std::vector<OpDef> binary_ops();         // binary.cc: broadcasting, elementwise
 [[nodiscard]] std::vector<OpDef> shape_ops();          // shape.cc: reshape, transpose, slice, ...
 [[nodiscard]] std::vector<OpDef> reduction_ops();      // reduction.cc
 [[nodiscard]] std::vector<OpDef> einsum_ops();         // einsum.cc
