@@ -92,7 +92,7 @@ class GptBuilder {
   ValueId embed(ValueId tokens, ValueId positions, ValueId ids) {
     b_.set_layer("transformer.wte");
     const ValueId token = b_.emit("embedding", {tokens, ids});
-    b_.set_layer("transformer");
+    b_.set_layer("transformer.wpe");
     const ValueId index = b_.emit(
         "iota",
         {},
