@@ -161,9 +161,11 @@ const ConstTensor* AtenCall::constant(std::string_view name) const {
     return nullptr;
   }
   const auto found = state_.operands.find(argument->tensors.front());
-  return found == state_.operands.end() || !found->second.constant.has_value()
-             ? nullptr
-             : &*found->second.constant;
+  if (found == state_.operands.end()) {
+    return nullptr;
+  }
+  const std::optional<ConstTensor>& known = found->second.constant;
+  return known.has_value() ? &*known : nullptr;
 }
 
 std::optional<std::vector<ConstTensor>> AtenCall::constants(std::string_view name) const {
@@ -174,10 +176,14 @@ std::optional<std::vector<ConstTensor>> AtenCall::constants(std::string_view nam
   std::vector<ConstTensor> out;
   for (const std::string& tensor : argument->tensors) {
     const auto found = state_.operands.find(tensor);
-    if (found == state_.operands.end() || !found->second.constant.has_value()) {
+    if (found == state_.operands.end()) {
       return std::nullopt;
     }
-    out.push_back(*found->second.constant);
+    const std::optional<ConstTensor>& known = found->second.constant;
+    if (!known.has_value()) {
+      return std::nullopt;
+    }
+    out.push_back(*known);
   }
   return out;
 }
@@ -297,7 +303,7 @@ ValueId AtenCall::materialize_band(const ConstTensor& constant) {
   Builder& b = builder();
   const Shape compact = constant.compact_shape();
   const std::optional<Band> truth = constant.true_band();
-  const Band band = truth.value_or(*constant.band());
+  const Band band = truth.value_or(constant.band().value_or(Band{}));
   const ValueId mask =
       reshape(band_mask(b, compact[band.row], compact[band.column], band.low, band.high), compact);
   if (truth.has_value()) {

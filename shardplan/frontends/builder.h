@@ -38,7 +38,7 @@ class Builder {
   [[nodiscard]] bool ok() const { return !error_.has_value(); }
   /// Keeps `error` unless there is one already.
   void fail(Error error);
-  [[nodiscard]] Status status() const { return ok() ? Status() : Status(*error_); }
+  [[nodiscard]] Status status() const { return error_.has_value() ? Status(*error_) : Status(); }
 
  private:
   ir::Graph& graph_;

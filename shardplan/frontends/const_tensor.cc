@@ -567,8 +567,9 @@ std::optional<std::vector<Number>> diagonals(const std::vector<Number>& elements
     }
   }
   std::vector<Number> out;
+  out.reserve(values.size());
   for (const std::optional<Number>& value : values) {
-    out.push_back(*value);
+    out.push_back(value.value_or(Number{}));  // every diagonal has an element
   }
   return out;
 }

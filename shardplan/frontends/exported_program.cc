@@ -266,29 +266,38 @@ class ProgramParser {
     SHARDPLAN_ASSIGN_OR_RETURN(const Json* const specs, list(signature, "output_specs"));
     for (const Json& spec : *specs) {
       const auto kind = alternative(spec);
-      const Json* const arg = kind.has_value() ? member(*kind->second, "arg") : nullptr;
-      if (arg == nullptr) {
+      if (!kind.has_value()) {
         return error("an output in the signature is damaged");
       }
-      if (kind->first == "user_output" || kind->first == "loss_output") {
-        const Json* const tensor = kind->first == "user_output" ? member(*arg, "as_tensor") : arg;
-        const auto name = tensor == nullptr ? std::nullopt : name_of(*tensor);
-        program_.outputs.push_back(name.value_or(std::string()));
-      } else if (kind->first == "buffer_mutation") {
-        const auto buffer = text(member(*kind->second, "buffer_name"));
-        const auto value = name_of(*arg);
-        if (!buffer.has_value() || !value.has_value()) {
-          return error("a changed buffer in the signature has no name");
-        }
-        program_.mutations.push_back({*buffer, *value});
-      } else {
-        return Error{ErrorCode::kUnsupported,
-                     fmt::format("the model has an output of kind '{}'", kind->first),
-                     where_,
-                     {}};
-      }
+      SHARDPLAN_RETURN_IF_ERROR(output(kind->first, *kind->second));
     }
     return {};
+  }
+
+  Status output(const std::string& kind, const Json& spec) {
+    const Json* const arg = member(spec, "arg");
+    if (arg == nullptr) {
+      return error("an output in the signature is damaged");
+    }
+    if (kind == "user_output" || kind == "loss_output") {
+      const Json* const tensor = kind == "user_output" ? member(*arg, "as_tensor") : arg;
+      const auto name = tensor == nullptr ? std::nullopt : name_of(*tensor);
+      program_.outputs.push_back(name.value_or(std::string()));
+      return {};
+    }
+    if (kind == "buffer_mutation") {
+      const auto buffer = text(member(spec, "buffer_name"));
+      const auto value = name_of(*arg);
+      if (!buffer.has_value() || !value.has_value()) {
+        return error("a changed buffer in the signature has no name");
+      }
+      program_.mutations.push_back({*buffer, *value});
+      return {};
+    }
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("the model has an output of kind '{}'", kind),
+                 where_,
+                 {}};
   }
 
   Status nodes(const Json& graph) {

@@ -240,8 +240,14 @@ class Importer {
       return std::nullopt;
     }
     std::optional<ConstTensor> known = content(file, type);
-    std::optional<ConstTensor> band = known.has_value() ? recognise_band(*known) : std::nullopt;
-    return band.has_value() || ir::is_floating(type.dtype) ? band : known;
+    if (!known.has_value()) {
+      return std::nullopt;
+    }
+    std::optional<ConstTensor> band = recognise_band(*known);
+    if (band.has_value() || ir::is_floating(type.dtype)) {
+      return band;
+    }
+    return known;
   }
 
   /// Content of a small tensor that the archive holds.
@@ -400,7 +406,7 @@ class Importer {
   [[nodiscard]] Status located() const {
     const Status status = builder_.status();
     if (status) {
-      return status;
+      return {};
     }
     Error error = status.error();
     error.location = error.location.empty() ? path_ : path_ + ": " + error.location;
@@ -451,15 +457,20 @@ class Importer {
           fmt::format("the model's output '{}' is not defined", program_.outputs.front()), path_);
     }
     const Operand& loss = found->second;
-    const ir::TensorType type =
-        loss.value.valid() ? graph_.type(loss.value) : loss.constant->type();
-    if (type.rank() != 0 || !ir::is_floating(type.dtype) || !loss.value.valid()) {
+    if (!loss.value.valid()) {
       return Error{ErrorCode::kInvalidInput,
-                   fmt::format("the model's first output is {}{}, a scalar loss is needed",
-                               loss.value.valid() ? "" : "the constant ",
-                               to_string(type)),
+                   "the model's first output is a constant, a loss that depends on its inputs is "
+                   "needed",
                    path_,
                    {note}};
+    }
+    const ir::TensorType type = graph_.type(loss.value);
+    if (type.rank() != 0 || !ir::is_floating(type.dtype)) {
+      return Error{
+          ErrorCode::kInvalidInput,
+          fmt::format("the model's first output is {}, a scalar loss is needed", to_string(type)),
+          path_,
+          {note}};
     }
     graph_.outputs = {loss.value};
     return {};

@@ -90,8 +90,9 @@ class Settings {
     return unknown(name, where);
   }
 
-  Error unknown(const std::string& name, const std::string& where) const {
+  [[nodiscard]] Error unknown(const std::string& name, const std::string& where) const {
     std::vector<std::string> names;
+    names.reserve(keys_.size());
     for (const Key& key : keys_) {
       names.emplace_back(key.name);
     }

@@ -142,7 +142,8 @@ class GptBuilder {
                   {part},
                   {{"shape", IntList{c_.batch, c_.seq, c_.heads, c_.hidden / c_.heads}}}));
     }
-    const double scale = 1.0 / std::sqrt(static_cast<double>(c_.hidden / c_.heads));
+    const std::int64_t head_size = c_.hidden / c_.heads;
+    const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
     ValueId y;
     if (c_.dropout > 0) {
       DropoutAttention options;

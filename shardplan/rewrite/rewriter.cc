@@ -265,6 +265,7 @@ ir::Graph drop_dead(const ir::Graph& graph) {
     }
     Op op = graph.ops()[i];
     std::vector<ir::TensorType> types;
+    types.reserve(op.outputs.size());
     for (const ValueId output : op.outputs) {
       types.push_back(graph.type(output));
     }
