@@ -55,12 +55,17 @@ Bytes collective_workspace(const sharding::ReshardStep& step,
           std::is_sorted(step.axes.begin(), step.axes.end());
       return one_run ? 0 : slab_bytes(input, step.dim, parts);
     }
-    case CollectiveKind::kReduceScatter:
-      return slab_bytes(result, step.dim, parts);
+    case CollectiveKind::kReduceScatter:  // one slab to send and one to receive
+      return 2 * slab_bytes(result, step.dim, parts);
+
     case CollectiveKind::kAllToAll:
       return all_to_all_bytes(step, input);
+    case CollectiveKind::kAllReduce: {  // one part of a slab from every member
+      const Bytes element = ir::element_bytes(input.dtype);
+      const std::int64_t slab = std::min(input.numel(), kSlabBytes / element);
+      return parts * ((slab + parts - 1) / parts) * element;
+    }
     case CollectiveKind::kSlice:
-    case CollectiveKind::kAllReduce:
     case CollectiveKind::kCollectivePermute:
       break;
   }

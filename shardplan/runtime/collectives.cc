@@ -1,6 +1,8 @@
 #include "shardplan/runtime/collectives.h"
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,6 +15,15 @@ namespace {
 using sharding::CollectiveKind;
 
 using lower::kSlabBytes;
+
+/// `target` = the rows of `rows` reduced, in the order of members; narrow floats sum in float.
+void reduce_rows(at::Tensor target, const at::Tensor& rows, sharding::Reduction reduction) {
+  if (reduction == sharding::Reduction::kMax) {
+    at::amax_out(target, rows, {0});
+  } else {
+    at::sum_out(target, rows, at::IntArrayRef{0});
+  }
+}
 
 /// places[i] = position along the cut dimension of the part of group member i. Members are in
 /// ascending order of rank, parts in the order of coordinates along the step's axes.
@@ -68,7 +79,7 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
   at::Tensor output = at::empty(call.result_shape, input.options());
   const Blocks blocks(input.sizes().vec(), call.step.dim);
   if (blocks.outer == 1 && in_order(places)) {
-    call.group->all_gather(output, input);
+    all_gather_into(*call.group, output, input);
     return output;
   }
   const at::Tensor from = input.view({blocks.outer, blocks.inner});
@@ -78,8 +89,8 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
       parts * input.element_size(),
       [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
         const at::Tensor slab = at::empty({parts, rows, columns}, input.options());
-        call.group->all_gather(slab,
-                               from.narrow(0, row, rows).narrow(1, column, columns).contiguous());
+        all_gather_into(
+            *call.group, slab, from.narrow(0, row, rows).narrow(1, column, columns).contiguous());
         const at::Tensor target = to.narrow(0, row, rows).narrow(2, column, columns);
         for (std::int64_t i = 0; i < parts; ++i) {
           target.select(1, places[static_cast<std::size_t>(i)]).copy_(slab.select(0, i));
@@ -88,6 +99,9 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
   return output;
 }
 
+/// By an all-to-all and a sum here: as many bytes on the wires as a ring, in the same order of
+/// members on every rank, narrow floats summed in float, and no copy of the whole tensor as Gloo
+/// makes one.
 at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
   const std::vector<std::int64_t> places = places_of_members(call);
   const auto parts = static_cast<std::int64_t>(places.size());
@@ -99,14 +113,16 @@ at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
       blocks,
       parts * input.element_size(),
       [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-        const at::Tensor slab = at::empty({parts, rows, columns}, input.options());
+        const at::Tensor sent = at::empty({parts, rows, columns}, input.options());
+        const at::Tensor received = at::empty({parts, rows, columns}, input.options());
         const at::Tensor source = from.narrow(0, row, rows).narrow(2, column, columns);
         for (std::int64_t i = 0; i < parts; ++i) {
-          slab.select(0, i).copy_(source.select(1, places[static_cast<std::size_t>(i)]));
+          sent.select(0, i).copy_(source.select(1, places[static_cast<std::size_t>(i)]));
         }
+        all_to_all_into(*call.group, received, sent);
         // A slab is one run of memory in the output.
-        const at::Tensor target = to.narrow(0, row, rows).narrow(1, column, columns);
-        call.group->reduce_scatter(target, slab, call.step.reduction);
+        at::Tensor target = to.narrow(0, row, rows).narrow(1, column, columns);
+        reduce_rows(target, received, call.step.reduction);
       });
   return output;
 }
@@ -146,7 +162,7 @@ at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
       const std::int64_t place = places[static_cast<std::size_t>(i)];
       sent.select(0, i).copy_(source.narrow(split, place * split_length, split_length));
     }
-    call.group->all_to_all(received, sent);
+    all_to_all_into(*call.group, received, sent);
     for (std::int64_t i = 0; i < parts; ++i) {
       const std::int64_t place = places[static_cast<std::size_t>(i)];
       at::Tensor target = output.narrow(dim, place * part_length, part_length);
@@ -206,11 +222,75 @@ at::Tensor permute(const CollectiveCall& call, const at::Tensor& input) {
   const std::int64_t from = partner(members_with(call, members, wanted, after, before),
                                     members_with(call, members, wanted, before, after));
   at::Tensor output = at::empty(call.result_shape, input.options());
-  call.group->exchange(output, from, input, to);
+  call.group->transfer({{from, output}}, {{to, input}});
   return output;
 }
 
 }  // namespace
+
+void all_gather_into(Group& group, const at::Tensor& output, const at::Tensor& input) {
+  const at::Tensor rows = output.view({group.size(), -1});
+  const at::Tensor row = input.view({-1});
+  std::vector<Transfer> receives;
+  std::vector<Transfer> sends;
+  for (std::int64_t i = 1; i < group.size(); ++i) {
+    const std::int64_t from = (group.member() + group.size() - i) % group.size();
+    receives.push_back({from, rows.select(0, from)});
+    sends.push_back({(group.member() + i) % group.size(), row});
+  }
+  rows.select(0, group.member()).copy_(row);
+  group.transfer(receives, sends);
+}
+
+void all_to_all_into(Group& group, const at::Tensor& output, const at::Tensor& input) {
+  std::vector<Transfer> receives;
+  std::vector<Transfer> sends;
+  for (std::int64_t i = 1; i < group.size(); ++i) {
+    const std::int64_t from = (group.member() + group.size() - i) % group.size();
+    const std::int64_t to = (group.member() + i) % group.size();
+    receives.push_back({from, output.select(0, from)});
+    sends.push_back({to, input.select(0, to)});
+  }
+  output.select(0, group.member()).copy_(input.select(0, group.member()));
+  group.transfer(receives, sends);
+}
+
+void all_reduce_in_place(Group& group, const at::Tensor& tensor, sharding::Reduction reduction) {
+  const at::Tensor flat = tensor.view({-1});
+  const std::int64_t most = std::max<std::int64_t>(1, kSlabBytes / tensor.element_size());
+  for (std::int64_t first = 0; first < flat.numel(); first += most) {
+    const at::Tensor slab = flat.narrow(0, first, std::min(most, flat.numel() - first));
+    const std::int64_t length = (slab.numel() + group.size() - 1) / group.size();
+    // Member i reduces part i for all; the last parts may be shorter or empty.
+    const auto part = [&](std::int64_t i) {
+      const std::int64_t start = std::min(i * length, slab.numel());
+      return slab.narrow(0, start, std::min(length, slab.numel() - start));
+    };
+    const at::Tensor mine = part(group.member());
+    const at::Tensor received = at::empty({group.size(), mine.numel()}, tensor.options());
+    std::vector<Transfer> collect;
+    std::vector<Transfer> give;
+    std::vector<Transfer> take;
+    std::vector<Transfer> spread;
+    for (std::int64_t i = 1; i < group.size(); ++i) {
+      const std::int64_t other = (group.member() + i) % group.size();
+      if (mine.numel() > 0) {
+        collect.push_back({other, received.select(0, other)});
+        spread.push_back({other, mine});
+      }
+      if (part(other).numel() > 0) {
+        give.push_back({other, part(other)});
+        take.push_back({other, part(other)});
+      }
+    }
+    received.select(0, group.member()).copy_(mine);
+    group.transfer(collect, give);
+    if (mine.numel() > 0) {
+      reduce_rows(mine, received, reduction);
+    }
+    group.transfer(take, spread);
+  }
+}
 
 std::int64_t part_number(const cluster::DeviceMesh& mesh,
                          std::int64_t rank,
@@ -260,7 +340,7 @@ at::Tensor run_collective(const CollectiveCall& call, const at::Tensor& input) {
       return reduce_scatter(call, input);
     case CollectiveKind::kAllReduce: {
       at::Tensor output = input.clone(at::MemoryFormat::Contiguous);
-      call.group->all_reduce(output, call.step.reduction);
+      all_reduce_in_place(*call.group, output, call.step.reduction);
       return output;
     }
     case CollectiveKind::kAllToAll:

@@ -11,6 +11,13 @@
 
 namespace shardplan::runtime {
 
+/// `output` = [members, ...input], in the order of members.
+void all_gather_into(Group& group, const at::Tensor& output, const at::Tensor& input);
+/// Row i of `input` goes to member i; row i of `output` comes from member i.
+void all_to_all_into(Group& group, const at::Tensor& output, const at::Tensor& input);
+/// In place; equal bit by bit on all members. Temporary: the tensor, at most kSlabBytes of it.
+void all_reduce_in_place(Group& group, const at::Tensor& tensor, sharding::Reduction reduction);
+
 /// One step of a change of layout as one rank sees it.
 struct CollectiveCall {
   const sharding::ReshardStep& step;

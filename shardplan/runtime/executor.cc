@@ -320,7 +320,7 @@ at::Tensor Executor::gather(const Part& part, const ir::TensorType& type) const 
   std::vector<std::int64_t> shape = part.tensor.sizes().vec();
   shape.insert(shape.begin(), program_.mesh.size());
   const at::Tensor parts = at::empty(shape, part.tensor.options());
-  world_->all_gather(parts, part.tensor.contiguous());
+  all_gather_into(*world_, parts, part.tensor.contiguous());
   at::Tensor full = at::empty(type.shape, part.tensor.options());
   for (std::int64_t rank = 0; rank < program_.mesh.size(); ++rank) {
     shard_view(full, part.spec, program_.mesh, rank).copy_(parts.select(0, rank));

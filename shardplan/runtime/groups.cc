@@ -15,10 +15,6 @@
 namespace shardplan::runtime {
 namespace {
 
-c10d::ReduceOp reduce_op(sharding::Reduction reduction) {
-  return reduction == sharding::Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-}
-
 // Pure movement does not depend on the dtype, and not every backend knows every dtype.
 at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
@@ -33,45 +29,22 @@ class ProcessGroupOf final : public Group {
   explicit ProcessGroupOf(c10::intrusive_ptr<c10d::ProcessGroup> group)
       : group_(std::move(group)) {}
 
-  void all_reduce(at::Tensor tensor, sharding::Reduction reduction) override {
-    c10d::AllreduceOptions options;
-    options.reduceOp = reduce_op(reduction);
-    std::vector<at::Tensor> tensors{std::move(tensor)};
-    group_->allreduce(tensors, options)->wait();
-  }
-  void all_gather(at::Tensor output, at::Tensor input) override {
-    at::Tensor to = bytes_of(output);
-    at::Tensor from = bytes_of(input);
-    group_->all_gather_single(to, from)->wait();
-  }
-  void reduce_scatter(at::Tensor output, at::Tensor input, sharding::Reduction reduction) override {
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = reduce_op(reduction);
-    at::Tensor to = output.view({-1});
-    at::Tensor from = input.view({-1});
-    group_->reduce_scatter_single(to, from, options)->wait();
-  }
-  void all_to_all(at::Tensor output, at::Tensor input) override {
-    at::Tensor to = bytes_of(output);
-    at::Tensor from = bytes_of(input);
-    std::vector<std::int64_t> equal_splits;
-    group_->all_to_all_single(to, from, equal_splits, equal_splits)->wait();
-  }
-  void exchange(at::Tensor output, std::int64_t from, at::Tensor input, std::int64_t to) override {
-    std::vector<at::Tensor> received{bytes_of(output)};
-    std::vector<at::Tensor> sent{bytes_of(input)};
-    const auto receiving = group_->recv(received, static_cast<int>(from), kTag);
-    const auto sending = group_->send(sent, static_cast<int>(to), kTag);
-    receiving->wait();
-    sending->wait();
-  }
-  void send(at::Tensor tensor, std::int64_t to) override {
-    std::vector<at::Tensor> sent{bytes_of(tensor)};
-    group_->send(sent, static_cast<int>(to), kTag)->wait();
-  }
-  void receive(at::Tensor tensor, std::int64_t from) override {
-    std::vector<at::Tensor> received{bytes_of(tensor)};
-    group_->recv(received, static_cast<int>(from), kTag)->wait();
+  [[nodiscard]] std::int64_t size() const override { return group_->getSize(); }
+  [[nodiscard]] std::int64_t member() const override { return group_->getRank(); }
+  void transfer(const std::vector<Transfer>& receives,
+                const std::vector<Transfer>& sends) override {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (const Transfer& message : receives) {
+      std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
+      works.push_back(group_->recv(tensors, static_cast<int>(message.member), kTag));
+    }
+    for (const Transfer& message : sends) {
+      std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
+      works.push_back(group_->send(tensors, static_cast<int>(message.member), kTag));
+    }
+    for (const auto& work : works) {
+      work->wait();
+    }
   }
   void barrier() override { group_->barrier()->wait(); }
 

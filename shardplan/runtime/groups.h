@@ -20,9 +20,17 @@ namespace shardplan::runtime {
 
 using Ranks = std::vector<std::int64_t>;
 
-/// Collectives among some ranks, in ascending order of their ranks: member i is the i-th smallest.
-/// Tensors are contiguous. Calls block until the result is there; every member must call, in the
-/// same order. They throw what the backend throws when a peer is gone or a timeout passes.
+/// A tensor to or from one member of a group.
+struct Transfer {
+  std::int64_t member = 0;
+  at::Tensor tensor{};  ///< contiguous, any dtype
+};
+
+/// Some ranks that exchange tensors, in ascending order of their ranks: member i is the i-th
+/// smallest. Calls block until everything has arrived; they throw what the backend throws when a
+/// peer is gone or a timeout passes. Only messages between two members are asked of the backend:
+/// collectives (collectives.h) are made of them, so that they sum in the same order everywhere and
+/// allocate what the program says, whatever the backend.
 class Group {
  public:
   Group() = default;
@@ -32,27 +40,16 @@ class Group {
   Group& operator=(Group&&) = delete;
   virtual ~Group() = default;
 
-  /// In place.
-  virtual void all_reduce(at::Tensor tensor, sharding::Reduction reduction) = 0;
-  /// `output` = [members, ...input]; any dtype.
-  virtual void all_gather(at::Tensor output, at::Tensor input) = 0;
-  /// `input` = [members, ...output].
-  virtual void reduce_scatter(at::Tensor output,
-                              at::Tensor input,
-                              sharding::Reduction reduction) = 0;
-  /// Row i of `input` goes to member i; row i of `output` comes from member i. Any dtype.
-  virtual void all_to_all(at::Tensor output, at::Tensor input) = 0;
-  virtual void send(at::Tensor tensor, std::int64_t to) = 0;
-  virtual void receive(at::Tensor tensor, std::int64_t from) = 0;
-  /// Sends `input` to one member and receives `output` from one; neither may be oneself.
-  virtual void exchange(at::Tensor output,
-                        std::int64_t from,
-                        at::Tensor input,
-                        std::int64_t to) = 0;
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  [[nodiscard]] virtual std::int64_t member() const = 0;  ///< this rank's number
+  /// All messages at once; at most one to and one from each other member, none to oneself. Messages
+  /// between two members arrive in the order of their calls.
+  virtual void transfer(const std::vector<Transfer>& receives,
+                        const std::vector<Transfer>& sends) = 0;
   virtual void barrier() = 0;
 };
 
-/// Collectives over a process group of c10d, whatever its backend. Its members must be in ascending
+/// A process group of c10d, whatever its backend. Its members must be in ascending
 /// order of rank, as torch.distributed.new_group makes them.
 [[nodiscard]] std::shared_ptr<Group> wrap_process_group(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);

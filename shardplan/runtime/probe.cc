@@ -256,22 +256,19 @@ class Probe {
           static_cast<double>(kind == CollectiveKind::kAllToAll ? n * columns : n * n * columns);
       SHARDPLAN_ASSIGN_OR_RETURN(
           const Seconds seconds,
-          ranks_.time(repetitions_of(bytes, 4e7, options_.quick),
-                      [&](std::int64_t rank) -> std::function<void()> {
-                        const at::Tensor tensor = at::ones(input, at::TensorOptions(at::kFloat));
-                        Group* const group = groups[static_cast<std::size_t>(rank)].get();
-                        if (kind == CollectiveKind::kCollectivePermute) {
-                          return [=] {
-                            group->exchange(at::empty(tensor.sizes(), tensor.options()),
-                                            (rank + n - 1) % n,
-                                            tensor,
-                                            (rank + 1) % n);
-                          };
-                        }
-                        return [=] {
-                          (void)run_collective({*step, mesh, rank, *result, group}, tensor);
-                        };
-                      }));
+          ranks_.time(
+              repetitions_of(bytes, 4e7, options_.quick),
+              [&](std::int64_t rank) -> std::function<void()> {
+                const at::Tensor tensor = at::ones(input, at::TensorOptions(at::kFloat));
+                Group* const group = groups[static_cast<std::size_t>(rank)].get();
+                if (kind == CollectiveKind::kCollectivePermute) {
+                  return [=] {
+                    const at::Tensor output = at::empty(tensor.sizes(), tensor.options());
+                    group->transfer({{(rank + n - 1) % n, output}}, {{(rank + 1) % n, tensor}});
+                  };
+                }
+                return [=] { (void)run_collective({*step, mesh, rank, *result, group}, tensor); };
+              }));
       append(level.collective_curves[std::string(sharding::collective_name(kind))], bytes, seconds);
     }
     return {};

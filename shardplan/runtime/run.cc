@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "shardplan/runtime/collectives.h"
 #include "shardplan/runtime/executor.h"
 #include "shardplan/runtime/heartbeat.h"
 #include "shardplan/runtime/initial.h"
@@ -83,7 +84,8 @@ std::vector<std::int64_t> gather_numbers(const Executor& run, std::int64_t mine)
   std::vector<std::int64_t> all(static_cast<std::size_t>(run.program().mesh.size()), mine);
   if (run.world() != nullptr) {
     const at::Tensor numbers = at::empty({run.program().mesh.size()}, at::TensorOptions(at::kLong));
-    run.world()->all_gather(numbers, at::empty({1}, at::TensorOptions(at::kLong)).fill_(mine));
+    all_gather_into(
+        *run.world(), numbers, at::empty({1}, at::TensorOptions(at::kLong)).fill_(mine));
     std::memcpy(all.data(), numbers.const_data_ptr(), numbers.nbytes());
   }
   return all;

@@ -161,14 +161,15 @@ void Verifier::compare_tensor(const Executor& run,
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(world), 0);
   if (world > 1) {
     const at::Tensor all = at::empty({world}, at::TensorOptions(at::kLong));
-    run.world()->all_gather(
-        all, at::empty({1}, at::TensorOptions(at::kLong)).fill_(hash_of(part.tensor)));
+    all_gather_into(*run.world(),
+                    all,
+                    at::empty({1}, at::TensorOptions(at::kLong)).fill_(hash_of(part.tensor)));
     std::memcpy(hashes.data(), all.const_data_ptr(), all.nbytes());
   }
   const std::vector<bool> sends = senders(run, part, hashes);
   if (run.rank() != 0) {
     if (sends[static_cast<std::size_t>(run.rank())]) {
-      run.world()->send(part.tensor, 0);
+      run.world()->transfer({}, {{0, part.tensor}});
     }
     return;
   }
@@ -180,7 +181,7 @@ void Verifier::compare_tensor(const Executor& run,
     at::Tensor received = part.tensor;
     if (rank != 0) {
       received = at::empty(part.tensor.sizes(), part.tensor.options());
-      run.world()->receive(received, rank);
+      run.world()->transfer({{rank, received}}, {});
     }
     difference = std::max(
         difference,

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <string>
 
 #include "ranks.h"
+#include "shardplan/lower/program.h"
+#include "shardplan/runtime/allocator.h"
 
 namespace shardplan::runtime {
 namespace {
@@ -154,16 +157,50 @@ TEST(Collectives, ReductionsKnowNarrowFloatsAndIntegers) {
          {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble, at::kInt, at::kLong}) {
       const at::Tensor mine = at::arange(4, at::TensorOptions(at::kLong)).add_(rank).to(dtype);
       const at::Tensor sum = mine.clone();
-      group->all_reduce(sum, Reduction::kSum);
+      all_reduce_in_place(*group, sum, Reduction::kSum);
       EXPECT_EQ(sum[3].item<double>(), 7) << c10::toString(dtype);
       const at::Tensor max = mine.clone();
-      group->all_reduce(max, Reduction::kMax);
+      all_reduce_in_place(*group, max, Reduction::kMax);
       EXPECT_EQ(max[3].item<double>(), 4) << c10::toString(dtype);
-      const at::Tensor half = mine.narrow(0, 0, 2).clone();
-      group->reduce_scatter(half, mine, Reduction::kSum);
-      EXPECT_EQ(half[1].item<double>(), rank == 0 ? 3 : 7) << c10::toString(dtype);
     }
   });
+}
+
+// What lower() says a collective allocates beside its input and result is what it allocates.
+TEST(Collectives, AllocateWhatTheProgramSays) {
+  install_counting_allocator();
+  const cluster::DeviceMesh mesh{{{"a", 2}, {"b", 2}}};
+  for (const ir::Shape& shape : {ir::Shape{8, 64, 16}, ir::Shape{4, 1024, 1024}}) {
+    const ir::TensorType type{ir::DType::kFloat32, shape};
+    std::vector<ReshardStep> steps;
+    for (const ShardingSpec& from : some_layouts(type, mesh, 12)) {
+      for (const ReshardStep& step : sharding::one_step_reshards(from, type, mesh)) {
+        steps.push_back(step);
+      }
+    }
+    run_ranks(mesh.size(), [&](std::int64_t rank, GroupSource& source) {
+      std::map<Ranks, std::shared_ptr<Group>> groups;
+      MemoryCounter counter;
+      for (const ReshardStep& step : steps) {
+        Ranks ranks = mesh.group(rank, step.axes);
+        std::sort(ranks.begin(), ranks.end());
+        if (groups.find(ranks) == groups.end()) {
+          groups[ranks] = source.group(ranks).value();
+        }
+        const MemoryScope scope(counter);
+        const ir::TensorType before{type.dtype, sharding::local_shape(step.from, shape, mesh)};
+        const ir::TensorType after{type.dtype, sharding::local_shape(step.to, shape, mesh)};
+        const at::Tensor input = at::ones(before.shape, at::TensorOptions(at::kFloat));
+        counter.reset_peak();
+        (void)run_collective({step, mesh, rank, after.shape, groups[ranks].get()}, input);
+        const Bytes allocated = counter.peak() - before.bytes() - after.bytes();
+        const Bytes said = lower::collective_workspace(step, before, after, mesh);
+        EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(said), 4096)
+            << sharding::collective_name(step.kind) << " from " << to_string(before) << " to "
+            << to_string(after);
+      }
+    });
+  }
 }
 
 }  // namespace
