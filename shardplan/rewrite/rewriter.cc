@@ -43,34 +43,14 @@ std::size_t content_hash(const Op& op) {
 
 }  // namespace
 
-bool is_unary_elementwise(std::string_view op) {
-  constexpr std::string_view kNames[] = {
-      "neg",       "scale",      "exp",        "log",         "sqrt",
-      "rsqrt",     "reciprocal", "tanh",       "sigmoid",     "relu",
-      "silu",      "sin",        "cos",        "abs",         "gelu",
-      "cast",      "add_scalar", "pow_scalar", "logical_not", "maximum_scalar",
-      "eq_scalar", "ne_scalar",  "lt_scalar",  "le_scalar",   "gt_scalar",
-      "ge_scalar"};
-  return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
+bool is_unary_elementwise(const Op& op) {
+  const ops::OpDef* const def = ops::find(op.name);
+  return def != nullptr && def->elementwise && op.inputs.size() == 1;
 }
 
-bool is_broadcasting(std::string_view op) {
-  constexpr std::string_view kNames[] = {"add",
-                                         "sub",
-                                         "mul",
-                                         "div",
-                                         "maximum",
-                                         "minimum",
-                                         "eq",
-                                         "ne",
-                                         "lt",
-                                         "le",
-                                         "gt",
-                                         "ge",
-                                         "where",
-                                         "logical_and",
-                                         "logical_or"};
-  return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
+bool is_broadcasting(const Op& op) {
+  const ops::OpDef* const def = ops::find(op.name);
+  return def != nullptr && def->elementwise && op.inputs.size() > 1;
 }
 
 Rewriter::Rewriter(const ir::Graph& source, std::span<const Rule> rules)

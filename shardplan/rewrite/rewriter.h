@@ -80,8 +80,8 @@ class Rewriter {
 [[nodiscard]] std::vector<Rule> attention_rules();    // rules_attention.cc
 
 /// Whether an op maps each element of its one operand by itself, whatever its place.
-[[nodiscard]] bool is_unary_elementwise(std::string_view op);
+[[nodiscard]] bool is_unary_elementwise(const ir::Op& op);
 /// Whether an op broadcasts its operands together and maps elements by themselves.
-[[nodiscard]] bool is_broadcasting(std::string_view op);
+[[nodiscard]] bool is_broadcasting(const ir::Op& op);
 
 }  // namespace shardplan::rewrite

@@ -32,7 +32,7 @@ Shape broadcast_shape(const Rewriter& r, const std::vector<ValueId>& inputs) {
 
 /// add(broadcast(x), y) -> add(x, y) where the result keeps its shape.
 Results absorb_broadcast(Rewriter& r, const Op& op) {
-  if (!is_broadcasting(op.name)) {
+  if (!is_broadcasting(op)) {
     return std::nullopt;
   }
   const Shape shape = broadcast_shape(r, op.inputs);
@@ -59,7 +59,7 @@ Results absorb_broadcast(Rewriter& r, const Op& op) {
 /// exp(broadcast(x)) -> broadcast(exp(x)): fewer elements to compute.
 Results sink_broadcast(Rewriter& r, const Op& op) {
   const Op* const broadcast =
-      is_unary_elementwise(op.name) ? r.made_by(op.inputs[0], "broadcast") : nullptr;
+      is_unary_elementwise(op) ? r.made_by(op.inputs[0], "broadcast") : nullptr;
   if (broadcast == nullptr) {
     return std::nullopt;
   }

@@ -44,7 +44,7 @@ ValueId unmerged(Rewriter& r, ValueId value) {
 /// and for softmax along the last dimension.
 Results sink_through_unary(Rewriter& r, const Op& op) {
   const bool softmax = op.name == "softmax" && op.attributes.integer("dim") == 1;
-  if (!is_unary_elementwise(op.name) && op.name != "dropout" && !softmax) {
+  if (!is_unary_elementwise(op) && op.name != "dropout" && !softmax) {
     return std::nullopt;
   }
   const ValueId x = unmerged(r, op.inputs[0]);
@@ -61,7 +61,7 @@ Results sink_through_unary(Rewriter& r, const Op& op) {
 
 /// add(rows(x), bias [k]) and add(rows(x), rows(y)).
 Results sink_through_broadcasting(Rewriter& r, const Op& op) {
-  if (!is_broadcasting(op.name)) {
+  if (!is_broadcasting(op)) {
     return std::nullopt;
   }
   std::vector<ValueId> inputs;

@@ -23,7 +23,7 @@ std::size_t at(std::int64_t dim) {
 /// exp(transpose(x)) -> transpose(exp(x)).
 Results sink_through_unary(Rewriter& r, const Op& op) {
   const Op* const transpose =
-      is_unary_elementwise(op.name) ? r.made_by(op.inputs[0], "transpose") : nullptr;
+      is_unary_elementwise(op) ? r.made_by(op.inputs[0], "transpose") : nullptr;
   if (transpose == nullptr) {
     return std::nullopt;
   }
@@ -95,7 +95,7 @@ std::optional<Shape> free_inverse(const Shape& operand, const IntList& permutati
 /// mul(transpose(x), transpose(y)) with equal permutations, and mul(transpose(x), c) where c can be
 /// turned back for nothing, as the cosines of rotary positions can.
 Results sink_through_broadcasting(Rewriter& r, const Op& op) {
-  if (!is_broadcasting(op.name)) {
+  if (!is_broadcasting(op)) {
     return std::nullopt;
   }
   IntList permutation;
