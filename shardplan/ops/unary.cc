@@ -1,7 +1,8 @@
 // Elementwise ops of one operand, and the backward ops of activations. How to read this file: for
 // each group its inference, axis maps and gradients, then its rows; the table is at the end.
 //
-// Gradients follow PyTorch at kinks: |x| has gradient 0 at 0, maximum_scalar passes it at equality.
+// Gradients follow PyTorch at kinks: |x| has gradient 0 at 0, maximum_scalar and minimum_scalar
+// pass it at equality.
 
 #include <cmath>
 #include <string>
@@ -228,6 +229,13 @@ void gradient_maximum_scalar(GradientBuilder& b) {
   b.set_input_gradient(0, b.emit("where", {above, g, zero_like(b, g)}));
 }
 
+void gradient_minimum_scalar(GradientBuilder& b) {
+  const ir::ValueId g = b.output_gradient(0);
+  const ir::ValueId below =
+      b.emit("le_scalar", {b.input(0)}, {{"value", b.attributes().number("value")}});
+  b.set_input_gradient(0, b.emit("where", {below, g, zero_like(b, g)}));
+}
+
 // Rows --------------------------------------------------------------------------------------------
 
 OpDef identity_row() {
@@ -270,6 +278,11 @@ std::vector<OpDef> value_ops() {
                       infer_value_scalar,
                       axes_elementwise,
                       gradient_maximum_scalar),
+      elementwise_row("minimum_scalar",
+                      "min(x, value)",
+                      infer_value_scalar,
+                      axes_elementwise,
+                      gradient_minimum_scalar),
   };
 }
 

@@ -76,6 +76,8 @@ std::vector<KernelEntry> elementwise_kernels() {
        [](Call c) { return one(c, c.input(0).pow(c.attributes.number("exponent"))); }},
       {"maximum_scalar",
        [](Call c) { return one(c, c.input(0).clamp_min(c.attributes.number("value"))); }},
+      {"minimum_scalar",
+       [](Call c) { return one(c, c.input(0).clamp_max(c.attributes.number("value"))); }},
       {"cast", cast},
       {"add", [](Call c) { return one(c, c.input(0).add(c.input(1))); }},
       {"sub", [](Call c) { return one(c, c.input(0).sub(c.input(1))); }},

@@ -47,6 +47,7 @@ void add_elementwise(std::vector<Sample>& out) {
     out.push_back({"pow_scalar", {f32({4, 6})}, {{"exponent", exponent}}});
   }
   out.push_back({"maximum_scalar", {f32({4, 6})}, {{"value", 0.5}}});
+  out.push_back({"minimum_scalar", {f32({4, 6})}, {{"value", 0.5}}});
   for (const char* const name :
        {"eq_scalar", "ne_scalar", "lt_scalar", "le_scalar", "gt_scalar", "ge_scalar"}) {
     out.push_back({name, {i64({4, 6})}, {{"value", std::int64_t{3}}}});

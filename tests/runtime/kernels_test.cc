@@ -224,6 +224,7 @@ std::vector<Case> elementwise_cases() {
       {"pow_scalar", x, {{"exponent", 3.0}}, [](In t) { return t[0].pow(3); }},
       {"pow_scalar", x, {{"exponent", -0.5}}, [](In t) { return t[0].rsqrt(); }},
       {"maximum_scalar", x, {{"value", 0.9}}, [](In t) { return t[0].clamp_min(0.9); }},
+      {"minimum_scalar", x, {{"value", 0.9}}, [](In t) { return t[0].clamp_max(0.9); }},
       {"where",
        {boolean({3, 1}), f64({3, 4}), f64({4})},
        {},

@@ -102,7 +102,8 @@ void add_elementwise(std::vector<Sample>& out) {
                                  "gt_scalar",
                                  "ge_scalar",
                                  "add_scalar",
-                                 "maximum_scalar"}) {
+                                 "maximum_scalar",
+                                 "minimum_scalar"}) {
     out.push_back({name, {x}, {{"value", 0.5}}});
   }
   for (const char* const name :
