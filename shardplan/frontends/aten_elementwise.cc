@@ -356,12 +356,6 @@ void map_log1p(AtenCall& c) {
   c.result(c.builder().emit("log", {with_scalar(c, "add", x, 1.0)}));
 }
 
-ValueId minimum_scalar(AtenCall& c, ValueId x, double value) {
-  Builder& b = c.builder();
-  const ValueId negative = b.emit("neg", {x});
-  return b.emit("neg", {b.emit("maximum_scalar", {negative}, {{"value", -value}})});
-}
-
 /// clamp, clamp_min, clamp_max, hardtanh and relu6 with numbers as bounds.
 void map_clamp(AtenCall& c) {
   ValueId x = c.tensor_as("self", c.result_type().dtype);
@@ -372,7 +366,7 @@ void map_clamp(AtenCall& c) {
     x = c.builder().emit("maximum_scalar", {x}, {{"value", c.real(low, -1.0)}});
   }
   if (hardtanh || c.given(high)) {
-    x = minimum_scalar(c, x, c.real(high, 1.0));
+    x = c.builder().emit("minimum_scalar", {x}, {{"value", c.real(high, 1.0)}});
   }
   c.result(x);
 }
