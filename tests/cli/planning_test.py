@@ -1,9 +1,12 @@
 """profile, plan, compare, explain, simulate: results, fields, files."""
 
 import json
+import signal
+import subprocess
+import time
 import unittest
 
-from program import MLP, CommandLineTest
+from program import MLP, PROGRAM, CommandLineTest
 
 PLAN_FIELDS = [
     "planner",
@@ -107,6 +110,25 @@ class PlanTest(CommandLineTest):
         )
         self.assertEqual(done.stdout, "")
         self.assertEqual(self.files(), [])
+
+
+class InterruptTest(CommandLineTest):
+    def test_interrupt_ends_a_search_with_the_best_plan_so_far(self):
+        limit = 14 * 2**30
+        words = ["plan", "llama2-7b", "--cluster", "8xA100-80GB", "--precision", "bf16", "--json"]
+        search = subprocess.Popen(
+            [PROGRAM, *words, "--memory", str(limit)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        time.sleep(4)
+        search.send_signal(signal.SIGINT)
+        output, _ = search.communicate(timeout=30)
+        self.assertEqual(search.returncode, 0)
+        plan = json.loads(output)
+        self.assertLessEqual(plan["peak_bytes"], limit)
+        self.assertIn(plan["stopped_by"], ("interrupted", "none"))
 
 
 class CompareTest(CommandLineTest):
