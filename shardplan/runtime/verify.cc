@@ -33,17 +33,23 @@ std::int64_t hash_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(hash);
 }
 
-/// Largest |a − b|; infinite where either is not a number.
-double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+/// Largest |a − b| − allowance (none when undefined), at least 0; infinite where either is not a
+/// number.
+double largest_difference(const at::Tensor& a, const at::Tensor& b, const at::Tensor& allowance) {
   double largest = 0;
   const at::Tensor flat_a = a.reshape({-1});
   const at::Tensor flat_b = b.reshape({-1});
+  const at::Tensor flat_allowance = allowance.defined() ? allowance.reshape({-1}) : allowance;
   constexpr std::int64_t kRun = std::int64_t{1} << 20;
   for (std::int64_t start = 0; start < flat_a.numel(); start += kRun) {
     const std::int64_t count = std::min(kRun, flat_a.numel() - start);
     const at::Tensor part_a = flat_a.narrow(0, start, count).to(at::kDouble);
     const at::Tensor part_b = flat_b.narrow(0, start, count).to(at::kDouble);
-    const double here = part_a.sub(part_b).abs_().max().item<double>();
+    at::Tensor difference = part_a.sub(part_b).abs_();
+    if (allowance.defined()) {
+      difference = difference.sub_(flat_allowance.narrow(0, start, count)).clamp_min_(0);
+    }
+    const double here = difference.max().item<double>();
     largest = std::isnan(here) ? std::numeric_limits<double>::infinity() : std::max(largest, here);
   }
   return largest;
@@ -102,6 +108,13 @@ double tolerance(const ir::Graph& step) {
   return widest;
 }
 
+at::Tensor adam_allowance(const at::Tensor& gradient, double lr, double tolerance) {
+  const at::Tensor size = gradient.abs();
+  const double noise = tolerance * largest_magnitude(gradient);
+  // 0 / 0 where the whole gradient is zero: then nothing moves.
+  return size.reciprocal_().mul_(noise).clamp_max_(1).nan_to_num_(0).mul_(2 * lr);
+}
+
 plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like) {
   plan::Plan plan = like;
   plan.mesh = {};
@@ -118,7 +131,7 @@ Result<std::unique_ptr<Verifier>> Verifier::create(const ir::Graph& step,
                                                    std::int64_t rank,
                                                    std::uint64_t seed,
                                                    const Heartbeat& heartbeat) {
-  std::unique_ptr<Verifier> made(new Verifier(step));
+  std::unique_ptr<Verifier> made(new Verifier(step, plan.recipe.optimizer));
   made->heartbeat_ = heartbeat;
   if (rank != 0) {
     return made;
@@ -153,7 +166,8 @@ void Verifier::compare_tensor(const Executor& run,
                               const Executor::Part& part,
                               const at::Tensor& reference,
                               double floor,
-                              const std::string& name) {
+                              const std::string& name,
+                              const at::Tensor& allowance) {
   if (heartbeat_) {
     heartbeat_(run.rank() != 0);
   }
@@ -173,6 +187,7 @@ void Verifier::compare_tensor(const Executor& run,
     }
     return;
   }
+  const double magnitude = std::max(floor, largest_magnitude(reference));
   double difference = 0;
   for (std::int64_t rank = 0; rank < world; ++rank) {
     if (!sends[static_cast<std::size_t>(rank)]) {
@@ -183,11 +198,25 @@ void Verifier::compare_tensor(const Executor& run,
       received = at::empty(part.tensor.sizes(), part.tensor.options());
       run.world()->transfer({{rank, received}}, {});
     }
-    difference = std::max(
-        difference,
-        largest_difference(received, shard_view(reference, part.spec, run.program().mesh, rank)));
+    const at::Tensor truth = shard_view(reference, part.spec, run.program().mesh, rank);
+    const at::Tensor allowed = allowance.defined()
+                                   ? shard_view(allowance, part.spec, run.program().mesh, rank)
+                                   : allowance;
+    difference = std::max(difference, largest_difference(received, truth, allowed));
+    if (allowance.defined()) {
+      truth.copy_(received);
+    }
   }
-  note(relative(difference, std::max(floor, largest_magnitude(reference))), name);
+  note(relative(difference, magnitude), name);
+}
+
+at::Tensor Verifier::allowance_of(ir::ValueId parameter) const {
+  const bool adam = optimizer_.kind != training::OptimizerKind::kSgd;
+  if (reference_ == nullptr || !adam || !reference_->gradients().contains(parameter)) {
+    return {};
+  }
+  return adam_allowance(
+      reference_->gradients().at(parameter).tensor, optimizer_.lr, tolerance(step_));
 }
 
 Status Verifier::compare_step(const Executor& run, double loss, const InputSource& inputs) {
@@ -222,7 +251,8 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
                      run.resident(resident.global),
                      truth,
                      parameter_floor,
-                     "parameter " + step_.value(resident.global).name);
+                     "parameter " + step_.value(resident.global).name,
+                     allowance_of(resident.global));
     }
   } catch (const std::exception& error) {
     const std::string what = error.what();

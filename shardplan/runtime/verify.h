@@ -26,7 +26,10 @@ struct Difference {
 /// reference; every other rank sends the parts that differ bit by bit from those that a rank before
 /// it holds of the same place. Tensors whose largest magnitude is below 1e-6 of the largest of all
 /// gradients (or parameters) are measured against that instead: they are rounding noise around
-/// zero, such as the gradient of a bias in front of a softmax.
+/// zero, such as the gradient of a bias in front of a softmax. Adam and AdamW divide by the size of
+/// the gradient, so noise in a gradient that is nearly zero becomes a whole step of the learning
+/// rate: from the difference of each element of a parameter, what a gradient within tolerance can
+/// do to its updates (adam_allowance) is taken off first.
 class Verifier {
  public:
   /// On rank 0, sets up the reference; cheap on the others.
@@ -43,17 +46,23 @@ class Verifier {
   [[nodiscard]] const std::vector<double>& reference_losses() const { return losses_; }
 
  private:
-  explicit Verifier(const ir::Graph& step) : step_(step) {}
+  Verifier(const ir::Graph& step, const training::Optimizer& optimizer)
+      : step_(step), optimizer_(optimizer) {}
 
   void compare_loss(double loss, double reference);
+  /// With an allowance (for every element), the reference takes over the run's values.
   void compare_tensor(const Executor& run,
                       const Executor::Part& part,
                       const at::Tensor& reference,
                       double floor,
-                      const std::string& name);
+                      const std::string& name,
+                      const at::Tensor& allowance = {});
+  /// What this step's gradient of the parameter allows by element; undefined where nothing.
+  [[nodiscard]] at::Tensor allowance_of(ir::ValueId parameter) const;
   void note(double relative, const std::string& where);
 
   const ir::Graph& step_;
+  training::Optimizer optimizer_;
   Heartbeat heartbeat_{};
   std::unique_ptr<lower::Program> program_{};
   std::unique_ptr<Executor> reference_{};
@@ -61,6 +70,11 @@ class Verifier {
   Difference worst_{};
   std::int64_t steps_ = 0;
 };
+
+/// How far one update by Adam may move when each element g of the gradient is wrong by
+/// `tolerance` · max |g|: lr · 2 · min(1, tolerance · max |g| / |g|), by element. The update of an
+/// element is lr · m / (√v + eps), whose size is about lr whatever that of g.
+[[nodiscard]] at::Tensor adam_allowance(const at::Tensor& gradient, double lr, double tolerance);
 
 /// The plan of one device: no mesh, nothing sharded, nothing recomputed.
 [[nodiscard]] plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like);
