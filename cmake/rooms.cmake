@@ -1,6 +1,7 @@
-# shardplan_room(<name> [USES <room>...] [LIBS <target>...])
+# shardplan_room(<name> [USES <room>...] [LIBS <target>...] [TEST_USES <room>...])
 # One library from shardplan/<name>/*.cc, and one test program from tests/<name>/*_test.cc, labelled
-# with the room's name. Links only the rooms in USES (and what they use).
+# with the room's name. Links only the rooms in USES (and what they use); its tests also those in
+# TEST_USES.
 set(SHARDPLAN_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 if(SHARDPLAN_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer)
@@ -8,7 +9,7 @@ if(SHARDPLAN_SANITIZE)
 endif()
 
 function(shardplan_room name)
-  cmake_parse_arguments(ROOM "" "" "USES;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "USES;LIBS;TEST_USES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/shardplan/${name}/*.cc)
   set(links ${ROOM_LIBS})
   foreach(used ${ROOM_USES})
@@ -30,6 +31,9 @@ function(shardplan_room name)
     add_executable(${name}_tests ${tests})
     target_compile_options(${name}_tests PRIVATE ${SHARDPLAN_WARNINGS})
     target_link_libraries(${name}_tests PRIVATE shardplan_${name} GTest::gtest_main GTest::gmock)
+    foreach(used ${ROOM_TEST_USES})
+      target_link_libraries(${name}_tests PRIVATE shardplan_${used})
+    endforeach()
     add_test(NAME ${name} COMMAND ${name}_tests WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS "core;${name}")
   endif()
