@@ -388,8 +388,8 @@ class Ascent {
   Ascent(const ConstrainedProblem& problem, Dual& dual, Primal& primal)
       : problem_(problem), dual_(dual), primal_(primal) {}
 
-  /// Returns false when the relaxed problem could not be solved.
-  bool row(std::size_t r, std::vector<double>& multiplier, Dual::Value& current) {
+  /// Returns false when the relaxed problem could not be solved. `hint`: where to look first.
+  bool row(std::size_t r, double hint, std::vector<double>& multiplier, Dual::Value& current) {
     std::vector<double> low = multiplier;
     low[r] = 0;
     std::optional<Dual::Value> below = multiplier[r] == 0 ? current : evaluate(low);
@@ -401,16 +401,32 @@ class Ascent {
       return true;
     }
     std::vector<double> high = low;
-    high[r] = std::max(multiplier[r], first_guess(r, *below));
+    hint = std::max(multiplier[r], hint);
+    double factor = hint > 0 ? 1.3 : 8;
+    high[r] = hint > 0 ? hint : first_guess(r, *below);
+    const double largest = 1e9 * std::max(high[r], first_guess(r, *below));
     std::optional<Dual::Value> above = evaluate(high);
+    if (above && hint > 0 && slope(*above, r) <= 0) {
+      std::vector<double> near = high;
+      near[r] /= factor;
+      const std::optional<Dual::Value> value = evaluate(near);
+      if (value && slope(*value, r) > 0) {
+        low = near;
+        below = value;
+      } else if (value) {
+        high = near;
+        above = value;
+      }
+    }
     while (above && slope(*above, r) > 0 && !dual_.exhausted()) {
-      if (high[r] > 1e9 * first_guess(r, *below)) {
+      if (high[r] > largest) {
         take(high, *above, multiplier, current);
         return true;
       }
       low = high;
       below = above;
-      high[r] *= 8;
+      high[r] *= factor;
+      factor = 8;
       above = evaluate(high);
     }
     if (!above) {
@@ -568,7 +584,8 @@ ConstrainedSolution solve_constrained(const ConstrainedProblem& problem,
     for (int sweep = 0; sweep < 4 && !infeasible && !dual.exhausted(); ++sweep) {
       const double before = current.bound;
       for (std::size_t r = 0; r < problem.rows.size(); ++r) {
-        if (!ascent.row(r, solution.multiplier, current)) {
+        const double hint = r < options.hint.size() ? options.hint[r] : 0;
+        if (!ascent.row(r, hint, solution.multiplier, current)) {
           break;
         }
         options.control.report("search", -1);

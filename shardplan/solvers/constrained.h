@@ -30,6 +30,8 @@ struct ConstrainedOptions {
   double gap = 1e-4;  ///< relative gap at which to stop
   std::size_t max_cluster = std::size_t{1} << 26U;
   int max_evaluations = 400;  ///< of the Lagrangian
+  /// Multipliers of an earlier, similar problem, one a row (0 = none): the search starts near them.
+  std::vector<double> hint{};
   Control control{};
 };
 

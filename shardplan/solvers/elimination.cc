@@ -7,8 +7,10 @@
 #include "shardplan/solvers/elimination.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <set>
 
@@ -25,6 +27,8 @@ struct Elimination::Joined {
 };
 
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6U) + (hash >> 2U);
@@ -296,15 +300,32 @@ class EliminationRun {
     std::vector<double> sum(choices);
     for (std::size_t entry = 0; entry < entries; ++entry) {
       std::copy_n(operands[0].values.data() + offset[0], choices, sum.data());
-      for (std::size_t o = 1; o < operands.size(); ++o) {
+      for (std::size_t o = 1; o + 1 < operands.size(); ++o) {
         const double* row = operands[o].values.data() + offset[o];
         for (std::size_t c = 0; c < choices; ++c) {
           sum[c] += row[c];
         }
       }
-      const auto best = std::min_element(sum.begin(), sum.end());
-      values[entry] = *best;
-      joined->best[entry] = static_cast<std::uint16_t>(best - sum.begin());
+      // The last addition and the minimum in one pass; four running minima, which the compiler
+      // keeps in one vector register.
+      const double* last = operands.back().values.data() + offset.back();
+      const bool more = operands.size() > 1;
+      std::array<double, 4> lowest{kInfinity, kInfinity, kInfinity, kInfinity};
+      std::size_t c = 0;
+      for (; more && c + 4 <= choices; c += 4) {
+        for (std::size_t k = 0; k < 4; ++k) {
+          sum[c + k] += last[c + k];
+          lowest[k] = sum[c + k] < lowest[k] ? sum[c + k] : lowest[k];
+        }
+      }
+      double best = std::min(std::min(lowest[0], lowest[1]), std::min(lowest[2], lowest[3]));
+      for (; c < choices; ++c) {
+        sum[c] += more ? last[c] : 0;
+        best = std::min(best, sum[c]);
+      }
+      values[entry] = best;
+      joined->best[entry] =
+          static_cast<std::uint16_t>(std::find(sum.begin(), sum.end(), best) - sum.begin());
       advance(scope, operands, digit, offset);
     }
     joined->table = owner_.intern(std::move(values));

@@ -100,10 +100,10 @@ class Map : public testing::TestWithParam<std::string> {};
 
 TEST_P(Map, IsNeverBehindAnExpert) {
   const ir::Graph step = step_of(GetParam());
-  for (const char* name : {"8xA100-80GB", "pairs8", "local:4", "dgx-a100:2"}) {
+  for (const char* name : {"pairs8", "local:4"}) {
     PlanRequest request{.step = step, .cluster = *cluster::load_cluster(name)};
     const PlanResult free = plan_with("map", request);
-    for (const double part : {1.0, 0.8, 0.6}) {
+    for (const double part : {1.0, 0.7}) {
       request.memory_limit =
           static_cast<Bytes>(part * static_cast<double>(free.best.prediction.peak_bytes));
       const PlanResult best = plan_with("map", request);
@@ -126,7 +126,7 @@ TEST_P(Map, MoreMemoryOrFasterLinksAreNeverSlower) {
   PlanRequest request{.step = step, .cluster = *cluster::load_cluster("pairs8")};
   const auto peak = static_cast<double>(plan_with("map", request).best.prediction.peak_bytes);
   double last = std::numeric_limits<double>::infinity();
-  for (const double part : {0.5, 0.6, 0.7, 0.85, 1.0, 1.5}) {
+  for (const double part : {0.6, 0.8, 1.0, 1.5}) {
     request.memory_limit = static_cast<Bytes>(part * peak);
     const PlanResult result = plan_with("map", request);
     if (result.status == SearchStatus::kInfeasible) {
@@ -137,7 +137,7 @@ TEST_P(Map, MoreMemoryOrFasterLinksAreNeverSlower) {
     last = result.best.prediction.step_seconds;
   }
   request.memory_limit = 0;
-  for (const double factor : {2.0, 4.0, 16.0}) {
+  for (const double factor : {2.0, 16.0}) {
     PlanRequest faster = request;
     for (cluster::LinkLevel& level : faster.cluster.levels) {
       level.bandwidth *= factor;

@@ -61,7 +61,8 @@ TEST_P(IntraOp, OptimumHasTheAdditiveTimeOfItsProgram) {
       solvers::Elimination elimination;
       const auto outcome = elimination.minimise(graph.problem.objective);
       ASSERT_TRUE(outcome.solved);
-      const plan::Plan plan = problem->to_plan(outcome.solution.choice, false);
+      plan::Plan plan = problem->to_plan(outcome.solution.choice, false);
+      plan.recipe.microbatches = microbatches;
       const Status checked = plan::check(plan, step);
       ASSERT_TRUE(checked) << checked.error().text();
       const sim::Simulation simulation = simulate(step, plan, cost);

@@ -90,6 +90,7 @@ class MeshSearch {
       }
       solvers::ConstrainedOptions options;
       options.control = request_.control;
+      options.hint = hint_;
       const solvers::ConstrainedSolution solution =
           solvers::solve_constrained(graph.problem, elimination_, options);
       if (solution.choice.empty() || solution.status == solvers::ConstrainedStatus::kInfeasible) {
@@ -98,6 +99,7 @@ class MeshSearch {
       if (round == 0) {
         bound = std::max(bound, solution.lower_bound);
       }
+      hint_ = solution.multiplier;
       SHARDPLAN_ASSIGN_OR_RETURN(Candidate candidate,
                                  evaluate(problem_.to_plan(solution.choice, true), request_.step));
       const auto peak_bytes = static_cast<double>(candidate.simulation.peak_bytes);
@@ -194,6 +196,7 @@ class MeshSearch {
   double limit_;
   std::vector<IntraOpProblem::ProgramPoint> points_;
   std::vector<double> slack_;  ///< by point
+  std::vector<double> hint_;   ///< multipliers of the last round, by point
   solvers::Elimination elimination_;
 };
 
