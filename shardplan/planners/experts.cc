@@ -114,11 +114,7 @@ class ExpertFilter {
 
 /// The assignment in which every block runs again in the backward pass.
 std::vector<int> with_recompute(const problem::IntraOpProblem& problem, std::vector<int> choice) {
-  for (std::size_t n = 0; n < choice.size(); ++n) {
-    if (!problem.nodes()[n].block.empty()) {
-      choice[n] = 2 * choice[n] + 1;
-    }
-  }
+  choice.resize(problem.nodes().size() + problem.blocks().size(), 1);
   return choice;
 }
 

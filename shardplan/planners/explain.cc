@@ -233,14 +233,10 @@ class Explainer {
       std::vector<int> changed = chosen;
       changed[n] = candidate;
       double total = (*graph.problem.objective.unary[n])[static_cast<std::size_t>(candidate)];
-      for (const auto& edge : graph.problem.objective.edges) {
-        if (static_cast<std::size_t>(edge.a) == n || static_cast<std::size_t>(edge.b) == n) {
-          const std::size_t columns =
-              graph.problem.objective.unary[static_cast<std::size_t>(edge.b)]->size();
-          total +=
-              (*edge.cost)[static_cast<std::size_t>(changed[static_cast<std::size_t>(edge.a)]) *
-                               columns +
-                           static_cast<std::size_t>(changed[static_cast<std::size_t>(edge.b)])];
+      for (const auto& factor : graph.problem.objective.factors) {
+        const std::vector<int>& scope = factor.scope;
+        if (std::find(scope.begin(), scope.end(), static_cast<int>(n)) != scope.end()) {
+          total += (*factor.cost)[solvers::table_index(graph.problem.objective, factor, changed)];
         }
       }
       return total;

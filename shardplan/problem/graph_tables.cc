@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <unordered_map>
 
 #include "shardplan/ops/op.h"
@@ -56,24 +55,26 @@ int Span::last() const {
 GraphTables::GraphTables(const IntraOpProblem& problem, bool recompute)
     : problem_(problem), step_(*problem.step_), recompute_(recompute) {
   find_spans();
+  std::unordered_map<std::string_view, int> variable;
+  for (std::size_t b = 0; recompute && b < problem.blocks_.size(); ++b) {
+    variable.emplace(problem.blocks_[b], static_cast<int>(problem.nodes_.size() + b));
+  }
+  for (const IntraOpNode& n : problem.nodes_) {
+    const auto it = variable.find(n.block);
+    block_variable_.push_back(it == variable.end() ? -1 : it->second);
+  }
 }
 
-bool GraphTables::doubled(int node) const {
-  return recompute_ && !problem_.nodes_[static_cast<std::size_t>(node)].block.empty();
+const IntraOpNode& GraphTables::node(int index) const {
+  return problem_.nodes_[static_cast<std::size_t>(index)];
 }
 
-int GraphTables::copies(int node) const {
-  return doubled(node) ? 2 : 1;
+const std::vector<NodeChoice>& GraphTables::choices(int n) const {
+  return node(n).type->choices;
 }
 
-int GraphTables::choices(int node) const {
-  return copies(node) *
-         static_cast<int>(problem_.nodes_[static_cast<std::size_t>(node)].type->choices.size());
-}
-
-const NodeChoice& GraphTables::choice(int node, int index) const {
-  return problem_.nodes_[static_cast<std::size_t>(node)]
-      .type->choices[static_cast<std::size_t>(index / copies(node))];
+int GraphTables::block_variable(int n) const {
+  return block_variable_[static_cast<std::size_t>(n)];
 }
 
 void GraphTables::find_spans() {
@@ -166,16 +167,26 @@ double GraphTables::bytes(const ShardingSpec& spec, ir::ValueId value) const {
 }
 
 CostTable GraphTables::node_seconds(int n) {
-  const IntraOpNode& node = problem_.nodes_[static_cast<std::size_t>(n)];
-  CostTable& known = known_[fmt::format(
-      "n{}{}{}", static_cast<const void*>(node.type.get()), doubled(n), node.rerun)];
+  CostTable& known = known_[fmt::format("n{}", static_cast<const void*>(node(n).type.get()))];
   if (!known) {
     std::vector<double> seconds;
-    for (const NodeChoice& c : node.type->choices) {
+    for (const NodeChoice& c : choices(n)) {
       seconds.push_back(c.seconds);
-      if (doubled(n)) {
-        seconds.push_back(c.seconds + (node.rerun ? c.rerun_seconds : 0));
-      }
+    }
+    known = std::make_shared<const std::vector<double>>(std::move(seconds));
+  }
+  return known;
+}
+
+/// Over the node's choice and its block's variable.
+CostTable GraphTables::rerun_seconds(int n) {
+  CostTable& known =
+      known_[fmt::format("r{}{:d}", static_cast<const void*>(node(n).type.get()), node(n).rerun)];
+  if (!known) {
+    std::vector<double> seconds;
+    for (const NodeChoice& c : choices(n)) {
+      seconds.push_back(0);
+      seconds.push_back(node(n).rerun ? c.rerun_seconds : 0);
     }
     known = std::make_shared<const std::vector<double>>(std::move(seconds));
   }
@@ -202,8 +213,8 @@ std::string GraphTables::edge_key(const IntraOpEdge& edge, const EdgeFacts& fact
                  facts.recomputable,
                  facts.reader_reruns,
                  facts.same_block,
-                 doubled(edge.from),
-                 doubled(edge.to));
+                 block_matters(edge, facts).first,
+                 block_matters(edge, facts).second);
   return key;
 }
 
@@ -286,46 +297,8 @@ double GraphTables::change_seconds(const IntraOpEdge& edge,
   return microbatch * static_cast<double>(step_.microbatches) + update;
 }
 
-namespace {
-
-/// Calls fill(index of from-choice, index of to-choice) for a table of the distinct layouts only
-/// and spreads it over all choices.
-template <class Fill>
-std::vector<double> spread(const std::vector<int>& class_of_from,
-                           int from_classes,
-                           const std::vector<int>& class_of_to,
-                           int to_classes,
-                           const Fill& fill) {
-  std::vector<double> small(static_cast<std::size_t>(from_classes * to_classes));
-  std::vector<int> from_member(static_cast<std::size_t>(from_classes));
-  std::vector<int> to_member(static_cast<std::size_t>(to_classes));
-  for (std::size_t i = class_of_from.size(); i-- > 0;) {
-    from_member[static_cast<std::size_t>(class_of_from[i])] = static_cast<int>(i);
-  }
-  for (std::size_t j = class_of_to.size(); j-- > 0;) {
-    to_member[static_cast<std::size_t>(class_of_to[j])] = static_cast<int>(j);
-  }
-  for (int f = 0; f < from_classes; ++f) {
-    for (int t = 0; t < to_classes; ++t) {
-      small[static_cast<std::size_t>(f * to_classes + t)] =
-          fill(from_member[static_cast<std::size_t>(f)], to_member[static_cast<std::size_t>(t)]);
-    }
-  }
-  std::vector<double> table;
-  table.reserve(class_of_from.size() * class_of_to.size());
-  for (const int f : class_of_from) {
-    for (const int t : class_of_to) {
-      table.push_back(small[static_cast<std::size_t>(f * to_classes + t)]);
-    }
-  }
-  return table;
-}
-
-}  // namespace
-
-std::vector<sharding::ShardingSpec> GraphTables::edge_reads(const IntraOpEdge& edge,
-                                                            int to_choice) const {
-  const NodeChoice& to = choice(edge.to, to_choice);
+std::vector<ShardingSpec> GraphTables::edge_reads(const IntraOpEdge& edge, int to_choice) const {
+  const NodeChoice& to = choices(edge.to)[static_cast<std::size_t>(to_choice)];
   std::vector<ShardingSpec> reads;
   reads.reserve(edge.reads.size());
   for (const int read : edge.reads) {
@@ -334,43 +307,100 @@ std::vector<sharding::ShardingSpec> GraphTables::edge_reads(const IntraOpEdge& e
   return reads;
 }
 
-CostTable GraphTables::edge_table(
-    const IntraOpEdge& edge,
-    const std::function<double(int from_choice, int to_choice)>& entry) const {
-  std::map<std::pair<ShardingSpec, int>, int> from_classes;
-  std::vector<int> class_of_from;
-  for (int c = 0; c < choices(edge.from); ++c) {
-    const auto key = std::pair{choice(edge.from, c).writes[static_cast<std::size_t>(edge.write)],
-                               c % copies(edge.from)};
-    class_of_from.push_back(
-        from_classes.emplace(key, static_cast<int>(from_classes.size())).first->second);
+std::pair<bool, bool> GraphTables::block_matters(const IntraOpEdge& edge,
+                                                 const EdgeFacts& facts) const {
+  return {facts.recomputable, block_variable(edge.to) >= 0 && !facts.backward_value};
+}
+
+std::vector<int> GraphTables::edge_scope(const IntraOpEdge& edge, const EdgeFacts& facts) const {
+  const auto [from, to] = block_matters(edge, facts);
+  std::vector<int> scope{edge.from, edge.to};
+  if (from) {
+    scope.push_back(block_variable(edge.from));
   }
-  std::map<std::pair<std::vector<ShardingSpec>, int>, int> to_classes;
-  std::vector<int> class_of_to;
-  for (int c = 0; c < choices(edge.to); ++c) {
-    const auto key = std::pair{edge_reads(edge, c), c % copies(edge.to)};
-    class_of_to.push_back(
-        to_classes.emplace(key, static_cast<int>(to_classes.size())).first->second);
+  if (to && !(from && facts.same_block)) {
+    scope.push_back(block_variable(edge.to));
   }
-  return std::make_shared<const std::vector<double>>(spread(class_of_from,
-                                                            static_cast<int>(from_classes.size()),
-                                                            class_of_to,
-                                                            static_cast<int>(to_classes.size()),
-                                                            entry));
+  return scope;
+}
+
+namespace {
+
+/// Numbers the distinct keys of a list; first[k] is an index with number k.
+template <class Key>
+struct Classes {
+  std::vector<int> of;
+  std::vector<int> first;
+
+  explicit Classes(const std::vector<Key>& keys) {
+    std::map<Key, int> known;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto [it, fresh] = known.emplace(keys[i], static_cast<int>(known.size()));
+      if (fresh) {
+        first.push_back(static_cast<int>(i));
+      }
+      of.push_back(it->second);
+    }
+  }
+};
+
+}  // namespace
+
+CostTable GraphTables::edge_table(const IntraOpEdge& edge,
+                                  const EdgeFacts& facts,
+                                  const EdgeEntry& entry) const {
+  std::vector<ShardingSpec> written;
+  for (const NodeChoice& choice : choices(edge.from)) {
+    written.push_back(choice.writes[static_cast<std::size_t>(edge.write)]);
+  }
+  std::vector<std::vector<ShardingSpec>> read;
+  for (std::size_t c = 0; c < choices(edge.to).size(); ++c) {
+    read.push_back(edge_reads(edge, static_cast<int>(c)));
+  }
+  const Classes<ShardingSpec> from(written);
+  const Classes<std::vector<ShardingSpec>> to(read);
+  const auto [from_matters, to_matters] = block_matters(edge, facts);
+  std::vector<std::pair<bool, bool>> again;
+  for (const bool f : {false, true}) {
+    for (const bool t : {false, true}) {
+      const bool one_variable = from_matters && to_matters && facts.same_block;
+      if ((f && !from_matters) || (t && !to_matters) || (one_variable && f != t)) {
+        continue;
+      }
+      again.emplace_back(f, t);
+    }
+  }
+  std::vector<double> small;
+  for (const int f : from.first) {
+    for (const int t : to.first) {
+      for (const auto& [from_again, to_again] : again) {
+        small.push_back(entry(f, t, from_again, to_again));
+      }
+    }
+  }
+  std::vector<double> table;
+  table.reserve(from.of.size() * to.of.size() * again.size());
+  for (const int f : from.of) {
+    for (const int t : to.of) {
+      const auto at = static_cast<std::ptrdiff_t>(
+          (static_cast<std::size_t>(f) * to.first.size() + static_cast<std::size_t>(t)) *
+          again.size());
+      table.insert(table.end(),
+                   small.begin() + at,
+                   small.begin() + at + static_cast<std::ptrdiff_t>(again.size()));
+    }
+  }
+  return std::make_shared<const std::vector<double>>(std::move(table));
 }
 
 CostTable GraphTables::edge_seconds(const IntraOpEdge& edge, const EdgeFacts& facts) {
   CostTable& known = known_["s" + edge_key(edge, facts)];
   if (!known) {
-    known = edge_table(edge, [&](int f, int t) {
-      const bool from_again = doubled(edge.from) && f % 2 == 1;
-      const bool to_again = doubled(edge.to) && t % 2 == 1;
-      if (facts.same_block && recompute_ && from_again != to_again) {
-        return std::numeric_limits<double>::infinity();
-      }
+    known = edge_table(edge, facts, [&](int f, int t, bool from_again, bool to_again) {
+      const NodeChoice& from = choices(edge.from)[static_cast<std::size_t>(f)];
       return change_seconds(edge,
                             facts,
-                            choice(edge.from, f).writes[static_cast<std::size_t>(edge.write)],
+                            from.writes[static_cast<std::size_t>(edge.write)],
                             edge_reads(edge, t),
                             from_again,
                             to_again);
@@ -379,58 +409,29 @@ CostTable GraphTables::edge_seconds(const IntraOpEdge& edge, const EdgeFacts& fa
   return known;
 }
 
-/// All nodes of a block run again or none: where no edge says so already, one is added.
-void GraphTables::tie_blocks(StrategyGraph& graph) const {
-  std::vector<int> parent(problem_.nodes_.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  const auto root = [&](int n) {
-    while (parent[static_cast<std::size_t>(n)] != n) {
-      n = parent[static_cast<std::size_t>(n)];
-    }
-    return n;
-  };
-  for (const IntraOpEdge& edge : problem_.edges_) {
-    if (facts(edge).same_block) {
-      parent[static_cast<std::size_t>(root(edge.from))] = root(edge.to);
-    }
-  }
-  std::unordered_map<std::string, int> first;
-  for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
-    const int node = static_cast<int>(n);
-    if (!doubled(node)) {
-      continue;
-    }
-    const auto [it, fresh] = first.emplace(problem_.nodes_[n].block, node);
-    if (fresh || root(it->second) == root(node)) {
-      continue;
-    }
-    parent[static_cast<std::size_t>(root(it->second))] = root(node);
-    std::vector<double> table;
-    for (int a = 0; a < choices(it->second); ++a) {
-      for (int b = 0; b < choices(node); ++b) {
-        table.push_back(a % 2 == b % 2 ? 0 : std::numeric_limits<double>::infinity());
-      }
-    }
-    graph.problem.objective.edges.push_back(
-        {it->second, node, std::make_shared<const std::vector<double>>(std::move(table))});
-  }
-}
-
 StrategyGraph GraphTables::make(const std::vector<IntraOpProblem::ProgramPoint>& points) {
   StrategyGraph graph;
-  for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
-    const IntraOpNode& node = problem_.nodes_[n];
+  solvers::CostNetwork& objective = graph.problem.objective;
+  for (std::size_t i = 0; i < problem_.nodes_.size(); ++i) {
+    const IntraOpNode& n = problem_.nodes_[i];
     graph.nodes.push_back(
-        node.kind == IntraOpNode::Kind::kParameter
-            ? step_.value(node.parameter).name
-            : fmt::format("{}.{}", step_.op(node.members[0]).name, node.members[0].value));
-    graph.problem.objective.unary.push_back(node_seconds(static_cast<int>(n)));
+        n.kind == IntraOpNode::Kind::kParameter
+            ? step_.value(n.parameter).name
+            : fmt::format("{}.{}", step_.op(n.members[0]).name, n.members[0].value));
+    objective.unary.push_back(node_seconds(static_cast<int>(i)));
+    if (const int block = block_variable(static_cast<int>(i)); block >= 0) {
+      objective.factors.push_back(
+          {{static_cast<int>(i), block}, rerun_seconds(static_cast<int>(i))});
+    }
+  }
+  const CostTable nothing = std::make_shared<const std::vector<double>>(2, 0.0);
+  for (std::size_t b = 0; recompute_ && b < problem_.blocks_.size(); ++b) {
+    graph.nodes.push_back("recompute " + problem_.blocks_[b]);
+    objective.unary.push_back(nothing);
   }
   for (const IntraOpEdge& edge : problem_.edges_) {
-    graph.problem.objective.edges.push_back({edge.from, edge.to, edge_seconds(edge, facts(edge))});
-  }
-  if (recompute_) {
-    tie_blocks(graph);
+    const EdgeFacts f = facts(edge);
+    objective.factors.push_back({edge_scope(edge, f), edge_seconds(edge, f)});
   }
   for (const IntraOpProblem::ProgramPoint& point : points) {
     add_row(graph, point);

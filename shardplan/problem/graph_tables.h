@@ -53,14 +53,15 @@ class GraphTables {
     int to_restart = -1;  ///< where the reader's block runs again
   };
 
-  [[nodiscard]] int choices(int node) const;
-  [[nodiscard]] int copies(int node) const;
-  [[nodiscard]] const NodeChoice& choice(int node, int index) const;
-  [[nodiscard]] bool doubled(int node) const;
+  [[nodiscard]] const IntraOpNode& node(int index) const;
+  [[nodiscard]] const std::vector<NodeChoice>& choices(int node) const;
+  /// The variable that says whether the node's block runs again; -1 = it cannot.
+  [[nodiscard]] int block_variable(int node) const;
 
   void find_spans();
   [[nodiscard]] EdgeFacts facts(const IntraOpEdge& edge) const;
   [[nodiscard]] solvers::CostTable node_seconds(int node);
+  [[nodiscard]] solvers::CostTable rerun_seconds(int node);
   [[nodiscard]] solvers::CostTable edge_seconds(const IntraOpEdge& edge, const EdgeFacts& facts);
   [[nodiscard]] double change_seconds(const IntraOpEdge& edge,
                                       const EdgeFacts& facts,
@@ -74,12 +75,18 @@ class GraphTables {
                              const std::vector<sharding::ShardingSpec>& reads) const;
   [[nodiscard]] std::vector<sharding::ShardingSpec> edge_reads(const IntraOpEdge& edge,
                                                                int to_choice) const;
-  /// A table over the choices of both ends, computed for distinct layouts only.
-  [[nodiscard]] solvers::CostTable edge_table(
-      const IntraOpEdge& edge,
-      const std::function<double(int from_choice, int to_choice)>& entry) const;
+  /// Whether the two blocks' variables matter to an edge: the producer's, the reader's.
+  [[nodiscard]] std::pair<bool, bool> block_matters(const IntraOpEdge& edge,
+                                                    const EdgeFacts& facts) const;
+  [[nodiscard]] std::vector<int> edge_scope(const IntraOpEdge& edge, const EdgeFacts& facts) const;
+  /// One entry of an edge's table: choices of both ends, and whether their blocks run again.
+  using EdgeEntry =
+      std::function<double(int from_choice, int to_choice, bool from_again, bool to_again)>;
+  /// The table over edge_scope(), computed for distinct layouts only.
+  [[nodiscard]] solvers::CostTable edge_table(const IntraOpEdge& edge,
+                                              const EdgeFacts& facts,
+                                              const EdgeEntry& entry) const;
   [[nodiscard]] std::string edge_key(const IntraOpEdge& edge, const EdgeFacts& facts) const;
-  void tie_blocks(StrategyGraph& graph) const;
 
   void add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point);
   [[nodiscard]] solvers::CostTable node_bytes(int node, int at);
@@ -116,6 +123,7 @@ class GraphTables {
   std::vector<Span> span_;                 ///< by value: reads of it and of its views
   std::vector<std::vector<int>> readers_;  ///< by value: edges
   std::vector<Span> own_span_;             ///< by value: reads inside the producing node
+  std::vector<int> block_variable_;        ///< by node
   std::vector<int> backward_start_;        ///< by node: first backward op of its block
   std::map<std::string, solvers::CostTable> known_;
 };

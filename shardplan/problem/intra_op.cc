@@ -272,16 +272,10 @@ plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recomput
   plan.mesh = cost_->mesh();
   plan.graph_hash = ir::structural_hash(*step_);
   plan.strategies.resize(step_->ops().size());
-  std::set<std::string> recomputed;
   std::unordered_map<std::int32_t, sharding::ShardingSpec> read_layout;
   for (std::size_t n = 0; n < nodes_.size(); ++n) {
     const IntraOpNode& node = nodes_[n];
-    const bool doubled = recompute && !node.block.empty();
-    const auto index = static_cast<std::size_t>(doubled ? choice[n] / 2 : choice[n]);
-    if (doubled && choice[n] % 2 == 1) {
-      recomputed.insert(node.block);
-    }
-    const NodeChoice& chosen = node.type->choices[index];
+    const NodeChoice& chosen = node.type->choices[static_cast<std::size_t>(choice[n])];
     for (std::size_t m = 0; m < node.members.size(); ++m) {
       const OpId member = node.members[m];
       plan.strategies[member.index()] = chosen.strategies[m];
@@ -304,9 +298,9 @@ plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recomput
       plan.layouts[ValueId(v)] = sharding::ShardingSpec{};
     }
   }
-  for (const std::string& block : blocks_) {
-    if (recomputed.contains(block)) {
-      plan.recompute.push_back(block);
+  for (std::size_t b = 0; recompute && b < blocks_.size(); ++b) {
+    if (choice[nodes_.size() + b] == 1) {
+      plan.recompute.push_back(blocks_[b]);
     }
   }
   return plan;

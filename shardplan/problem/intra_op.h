@@ -102,9 +102,9 @@ class IntraOpProblem {
   /// backward op of its block.
   [[nodiscard]] ProgramPoint point_of(ir::OpId op, bool recompute) const;
 
-  /// The problem as numbers: with `recompute`, every choice of a node in a block comes twice (run
-  /// once or again in the backward pass; index 2c and 2c + 1), equal for all nodes of a block. One
-  /// memory row for each program point.
+  /// The problem as numbers: a variable for each node and, with `recompute`, one for each block
+  /// after them (0: run once, 1: again in the backward pass). One memory row for each program
+  /// point. Tables are kept for the next call (not thread-safe).
   [[nodiscard]] StrategyGraph strategy_graph(bool recompute,
                                              const std::vector<ProgramPoint>& points) const;
 

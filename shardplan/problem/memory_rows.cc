@@ -112,12 +112,17 @@ double GraphTables::own_bytes(int n, const NodeChoice& chosen, int at, bool reru
   return total;
 }
 
+/// Over the node's choice and, where its block may run again, the block's variable.
 CostTable GraphTables::node_bytes(int n, int at) {
   std::vector<double> table;
   bool any = false;
-  for (int c = 0; c < choices(n); ++c) {
-    table.push_back(own_bytes(n, choice(n, c), at, doubled(n) && c % 2 == 1));
+  for (const NodeChoice& c : choices(n)) {
+    table.push_back(own_bytes(n, c, at, false));
     any = any || table.back() != 0;
+    if (block_variable(n) >= 0) {
+      table.push_back(own_bytes(n, c, at, true));
+      any = any || table.back() != 0;
+    }
   }
   return any ? std::make_shared<const std::vector<double>>(std::move(table)) : nullptr;
 }
@@ -259,14 +264,15 @@ CostTable GraphTables::edge_bytes(const IntraOpEdge& edge, const EdgeFacts& fact
   }
   const auto [known, fresh] = known_.emplace(key, nullptr);
   if (fresh) {
-    CostTable table = edge_table(edge, [&](int f, int t) {
+    CostTable table = edge_table(edge, facts, [&](int f, int t, bool from_again, bool to_again) {
+      const NodeChoice& from = choices(edge.from)[static_cast<std::size_t>(f)];
       return value_bytes(edge,
                          facts,
                          times,
-                         choice(edge.from, f).writes[static_cast<std::size_t>(edge.write)],
+                         from.writes[static_cast<std::size_t>(edge.write)],
                          edge_reads(edge, t),
-                         doubled(edge.from) && f % 2 == 1,
-                         doubled(edge.to) && t % 2 == 1,
+                         from_again,
+                         to_again,
                          at);
     });
     const bool any = std::any_of(table->begin(), table->end(), [](double b) { return b != 0; });
@@ -278,13 +284,18 @@ CostTable GraphTables::edge_bytes(const IntraOpEdge& edge, const EdgeFacts& fact
 void GraphTables::add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point) {
   solvers::ConstrainedProblem::Row row;
   const int at = point.op.value;
+  row.unary.resize(graph.problem.objective.unary.size());
   for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
-    row.unary.push_back(node_bytes(static_cast<int>(n), at));
+    CostTable bytes = node_bytes(static_cast<int>(n), at);
+    if (block_variable(static_cast<int>(n)) >= 0) {
+      row.factors.push_back(std::move(bytes));
+    } else {
+      row.unary[n] = std::move(bytes);
+    }
   }
   for (const IntraOpEdge& edge : problem_.edges_) {
-    row.edges.push_back(edge_bytes(edge, facts(edge), at));
+    row.factors.push_back(edge_bytes(edge, facts(edge), at));
   }
-  row.edges.resize(graph.problem.objective.edges.size());
   for (const ir::Value& value : step_.values()) {
     if (value.kind == ValueKind::kBuffer || value.kind == ValueKind::kConstant) {
       row.constant += static_cast<double>(value.type.bytes());

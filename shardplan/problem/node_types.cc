@@ -282,7 +282,8 @@ std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
     return variants;
   }
   bool linear = !is_matmul(step_.op(node.members.front()).name);
-  bool views = true;
+  // Only ops that hand one gradient to several readers need it.
+  bool views = step_.op(node.members.front()).inputs.size() > 1;
   for (std::size_t m = 1; m < node.members.size(); ++m) {
     linear = linear && !members.gradient_operands[m].empty();
     views = views && ops::get(step_.op(node.members[m]).name).view;

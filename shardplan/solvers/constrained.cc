@@ -14,16 +14,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double pair_cost(const PairwiseProblem& problem,
-                 std::size_t edge,
-                 const CostTable& table,
-                 int choice_a,
-                 int choice_b) {
-  const auto b = static_cast<std::size_t>(problem.edges[edge].b);
-  return (*table)[static_cast<std::size_t>(choice_a) * problem.unary[b]->size() +
-                  static_cast<std::size_t>(choice_b)];
-}
-
 /// Whether a usage meets a limit, up to rounding of sums.
 bool meets(double usage, double limit) {
   return usage <= limit + 1e-9 * std::abs(limit);
@@ -87,7 +77,7 @@ class Dual {
   /// Minimum of objective_weight · objective + Σ multiplier · (row − limit).
   std::optional<Value> at(const std::vector<double>& multiplier, double objective_weight = 1) {
     ++evaluations_;
-    const PairwiseProblem relaxed = relax(multiplier, objective_weight);
+    const CostNetwork relaxed = relax(multiplier, objective_weight);
     const Elimination::Outcome outcome = elimination_.minimise(relaxed, options_.max_cluster);
     if (!outcome.solved) {
       return std::nullopt;
@@ -127,7 +117,7 @@ class Dual {
     return sum;
   }
 
-  PairwiseProblem relax(const std::vector<double>& multiplier, double weight) {
+  CostNetwork relax(const std::vector<double>& multiplier, double weight) {
     std::map<std::vector<const std::vector<double>*>, CostTable> known;
     const auto combined = [&](const CostTable& objective, const auto& part_of) {
       std::vector<const std::vector<double>*> key{objective.get()};
@@ -148,17 +138,17 @@ class Dual {
       }
       return slot;
     };
-    PairwiseProblem relaxed;
+    CostNetwork relaxed;
     for (std::size_t v = 0; v < problem_.objective.unary.size(); ++v) {
       relaxed.unary.push_back(
           combined(problem_.objective.unary[v],
                    [v](const auto& row) -> const CostTable& { return row.unary[v]; }));
     }
-    for (std::size_t e = 0; e < problem_.objective.edges.size(); ++e) {
-      const PairwiseProblem::Edge& edge = problem_.objective.edges[e];
-      relaxed.edges.push_back(
-          {edge.a, edge.b, combined(edge.cost, [e](const auto& row) -> const CostTable& {
-             return row.edges[e];
+    for (std::size_t f = 0; f < problem_.objective.factors.size(); ++f) {
+      const CostNetwork::Factor& factor = problem_.objective.factors[f];
+      relaxed.factors.push_back(
+          {factor.scope, combined(factor.cost, [f](const auto& row) -> const CostTable& {
+             return row.factors[f];
            })});
     }
     return relaxed;
@@ -176,11 +166,10 @@ class Primal {
  public:
   explicit Primal(const ConstrainedProblem& problem) : problem_(problem), evaluator_(problem) {
     const std::size_t n = problem.objective.unary.size();
-    edges_of_.resize(n);
-    for (std::size_t e = 0; e < problem.objective.edges.size(); ++e) {
-      edges_of_[static_cast<std::size_t>(problem.objective.edges[e].a)].push_back(e);
-      if (problem.objective.edges[e].a != problem.objective.edges[e].b) {
-        edges_of_[static_cast<std::size_t>(problem.objective.edges[e].b)].push_back(e);
+    factors_of_.resize(n);
+    for (std::size_t f = 0; f < problem.objective.factors.size(); ++f) {
+      for (const int v : problem.objective.factors[f].scope) {
+        factors_of_[static_cast<std::size_t>(v)].push_back(f);
       }
     }
   }
@@ -260,7 +249,7 @@ class Primal {
 
   [[nodiscard]] Delta change(const Point& point, std::size_t v, int to) const {
     Delta delta;
-    const PairwiseProblem& objective = problem_.objective;
+    const CostNetwork& objective = problem_.objective;
     const int from = point.choice[v];
     const auto difference = [&](const CostTable& table) {
       return table
@@ -272,22 +261,20 @@ class Primal {
     for (std::size_t r = 0; r < problem_.rows.size(); ++r) {
       delta.usage[r] = difference(problem_.rows[r].unary[v]);
     }
-    for (const std::size_t e : edges_of_[v]) {
-      const PairwiseProblem::Edge& edge = objective.edges[e];
-      const bool is_a = static_cast<std::size_t>(edge.a) == v;
-      const bool is_b = static_cast<std::size_t>(edge.b) == v;
-      const int a_from = point.choice[static_cast<std::size_t>(edge.a)];
-      const int b_from = point.choice[static_cast<std::size_t>(edge.b)];
-      const int a_to = is_a ? to : a_from;
-      const int b_to = is_b ? to : b_from;
-      const auto edge_difference = [&](const CostTable& table) {
-        return table ? pair_cost(objective, e, table, a_to, b_to) -
-                           pair_cost(objective, e, table, a_from, b_from)
-                     : 0.0;
-      };
-      delta.objective += edge_difference(edge.cost);
+    for (const std::size_t f : factors_of_[v]) {
+      const CostNetwork::Factor& factor = objective.factors[f];
+      const std::size_t before = table_index(objective, factor, point.choice);
+      std::size_t stride = 1;  // of v in the table
+      for (std::size_t i = factor.scope.size(); factor.scope[--i] != static_cast<int>(v);) {
+        stride *= objective.unary[static_cast<std::size_t>(factor.scope[i])]->size();
+      }
+      const std::size_t after =
+          before + stride * static_cast<std::size_t>(to) - stride * static_cast<std::size_t>(from);
+      delta.objective += (*factor.cost)[after] - (*factor.cost)[before];
       for (std::size_t r = 0; r < problem_.rows.size(); ++r) {
-        delta.usage[r] += edge_difference(problem_.rows[r].edges[e]);
+        if (const CostTable& part = problem_.rows[r].factors[f]) {
+          delta.usage[r] += (*part)[after] - (*part)[before];
+        }
       }
     }
     return delta;
@@ -328,12 +315,17 @@ class Primal {
     return improved;
   }
 
-  /// Changes both ends of an edge together, where no single change helps.
+  /// Changes two variables of a factor together, where no single change helps.
   bool improve_pairs() {
     bool improved = false;
-    for (const PairwiseProblem::Edge& edge : problem_.objective.edges) {
-      improved = improve_pair(static_cast<std::size_t>(edge.a), static_cast<std::size_t>(edge.b)) ||
-                 improved;
+    for (const CostNetwork::Factor& factor : problem_.objective.factors) {
+      for (std::size_t i = 0; i < factor.scope.size(); ++i) {
+        for (std::size_t j = i + 1; j < factor.scope.size(); ++j) {
+          improved = improve_pair(static_cast<std::size_t>(factor.scope[i]),
+                                  static_cast<std::size_t>(factor.scope[j])) ||
+                     improved;
+        }
+      }
     }
     return improved;
   }
@@ -374,7 +366,7 @@ class Primal {
 
   const ConstrainedProblem& problem_;
   Evaluator evaluator_;
-  std::vector<std::vector<std::size_t>> edges_of_;
+  std::vector<std::vector<std::size_t>> factors_of_;  ///< by variable
   std::optional<Point> best_;
   std::optional<Point> closest_;
   std::vector<Point> seen_;
@@ -528,17 +520,13 @@ bool proven_infeasible(const ConstrainedProblem& problem, Dual& dual, Primal& pr
 
 }  // namespace
 
-double evaluate(const PairwiseProblem& problem, const std::vector<int>& choice) {
+double evaluate(const CostNetwork& network, const std::vector<int>& choice) {
   double total = 0;
   for (std::size_t v = 0; v < choice.size(); ++v) {
-    total += (*problem.unary[v])[static_cast<std::size_t>(choice[v])];
+    total += (*network.unary[v])[static_cast<std::size_t>(choice[v])];
   }
-  for (std::size_t e = 0; e < problem.edges.size(); ++e) {
-    total += pair_cost(problem,
-                       e,
-                       problem.edges[e].cost,
-                       choice[static_cast<std::size_t>(problem.edges[e].a)],
-                       choice[static_cast<std::size_t>(problem.edges[e].b)]);
+  for (const CostNetwork::Factor& factor : network.factors) {
+    total += (*factor.cost)[table_index(network, factor, choice)];
   }
   return total;
 }
@@ -552,13 +540,10 @@ double evaluate(const ConstrainedProblem& problem,
       total += (*row.unary[v])[static_cast<std::size_t>(choice[v])];
     }
   }
-  for (std::size_t e = 0; e < problem.objective.edges.size(); ++e) {
-    if (row.edges[e]) {
-      total += pair_cost(problem.objective,
-                         e,
-                         row.edges[e],
-                         choice[static_cast<std::size_t>(problem.objective.edges[e].a)],
-                         choice[static_cast<std::size_t>(problem.objective.edges[e].b)]);
+  for (std::size_t f = 0; f < problem.objective.factors.size(); ++f) {
+    if (row.factors[f]) {
+      total +=
+          (*row.factors[f])[table_index(problem.objective, problem.objective.factors[f], choice)];
     }
   }
   return total;

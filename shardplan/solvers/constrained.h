@@ -7,15 +7,15 @@
 
 namespace shardplan::solvers {
 
-/// A pairwise problem with upper limits on sums of the same form. A null table counts as zeros.
+/// A cost network with upper limits on sums of the same form. A null table counts as zeros.
 struct ConstrainedProblem {
   struct Row {
-    std::vector<CostTable> unary{};  ///< one a variable
-    std::vector<CostTable> edges{};  ///< one an edge of the objective
+    std::vector<CostTable> unary{};    ///< one a variable
+    std::vector<CostTable> factors{};  ///< one a factor of the objective, of the same shape
     double constant = 0;
     double limit = 0;
   };
-  PairwiseProblem objective{};
+  CostNetwork objective{};
   std::vector<Row> rows{};
 };
 
@@ -45,7 +45,7 @@ struct ConstrainedSolution {
 };
 
 /// Sum of a row (or of the objective, with constant 0) for one assignment.
-[[nodiscard]] double evaluate(const PairwiseProblem& problem, const std::vector<int>& choice);
+[[nodiscard]] double evaluate(const CostNetwork& network, const std::vector<int>& choice);
 [[nodiscard]] double evaluate(const ConstrainedProblem& problem,
                               const ConstrainedProblem::Row& row,
                               const std::vector<int>& choice);

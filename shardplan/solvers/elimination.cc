@@ -81,18 +81,18 @@ std::shared_ptr<const Elimination::Table> Elimination::table_of(const CostTable&
 /// One elimination: factors over variables, and the trail for walking back.
 class EliminationRun {
  public:
-  EliminationRun(Elimination& owner, const PairwiseProblem& problem, std::size_t max_cluster)
+  EliminationRun(Elimination& owner, const CostNetwork& network, std::size_t max_cluster)
       : owner_(owner), max_cluster_(max_cluster) {
-    const std::size_t n = problem.unary.size();
+    const std::size_t n = network.unary.size();
     size_.resize(n);
     factors_of_.resize(n);
     neighbours_.resize(n);
     for (std::size_t v = 0; v < n; ++v) {
-      size_[v] = problem.unary[v]->size();
-      add_factor({static_cast<int>(v)}, owner_.table_of(problem.unary[v]));
+      size_[v] = network.unary[v]->size();
+      add_factor({static_cast<int>(v)}, owner_.table_of(network.unary[v]));
     }
-    for (const PairwiseProblem::Edge& edge : problem.edges) {
-      add_edge(edge);
+    for (const CostNetwork::Factor& factor : network.factors) {
+      add_sorted(factor);
     }
   }
 
@@ -161,28 +161,35 @@ class EliminationRun {
     factors_.push_back(Factor{std::move(scope), std::move(table)});
   }
 
-  void add_edge(const PairwiseProblem::Edge& edge) {
-    if (edge.a < edge.b) {
-      add_factor({edge.a, edge.b}, owner_.table_of(edge.cost));
+  /// Brings the variables of a factor of the problem into ascending order.
+  void add_sorted(const CostNetwork::Factor& factor) {
+    if (std::is_sorted(factor.scope.begin(), factor.scope.end())) {
+      add_factor(factor.scope, owner_.table_of(factor.cost));
       return;
     }
-    const std::size_t rows = size(edge.a);
-    const std::size_t columns = size(edge.b);
-    if (edge.a == edge.b) {
-      std::vector<double> diagonal(rows);
-      for (std::size_t i = 0; i < rows; ++i) {
-        diagonal[i] = (*edge.cost)[i * columns + i];
-      }
-      add_factor({edge.a}, owner_.intern(std::move(diagonal)));
-      return;
+    std::vector<int> scope = factor.scope;
+    std::sort(scope.begin(), scope.end());
+    std::vector<std::size_t> stride(scope.size());  // in the source, of the sorted variables
+    std::size_t entries = 1;
+    for (std::size_t i = scope.size(); i-- > 0;) {
+      stride[position(scope, factor.scope[i])] = entries;
+      entries *= size(factor.scope[i]);
     }
-    std::vector<double> transposed(rows * columns);
-    for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t j = 0; j < columns; ++j) {
-        transposed[j * rows + i] = (*edge.cost)[i * columns + j];
+    std::vector<double> values(entries);
+    std::vector<std::size_t> digit(scope.size(), 0);
+    std::size_t source = 0;
+    for (double& value : values) {
+      value = (*factor.cost)[source];
+      for (std::size_t i = scope.size(); i-- > 0;) {
+        source += stride[i];
+        if (++digit[i] < size(scope[i])) {
+          break;
+        }
+        source -= stride[i] * digit[i];
+        digit[i] = 0;
       }
     }
-    add_factor({edge.b, edge.a}, owner_.intern(std::move(transposed)));
+    add_factor(std::move(scope), owner_.intern(std::move(values)));
   }
 
   [[nodiscard]] std::size_t cluster(int v) const {
@@ -352,8 +359,8 @@ class EliminationRun {
     }
   }
 
-  [[nodiscard]] PairwiseSolution walk_back() const {
-    PairwiseSolution solution;
+  [[nodiscard]] CostNetworkSolution walk_back() const {
+    CostNetworkSolution solution;
     solution.cost = total_;
     solution.choice.assign(size_.size(), 0);
     for (std::size_t t = trail_.size(); t-- > 0;) {
@@ -378,9 +385,19 @@ class EliminationRun {
   double total_ = 0;
 };
 
-Elimination::Outcome Elimination::minimise(const PairwiseProblem& problem,
-                                           std::size_t max_cluster) {
-  return EliminationRun(*this, problem, max_cluster).run();
+std::size_t table_index(const CostNetwork& network,
+                        const CostNetwork::Factor& factor,
+                        const std::vector<int>& choice) {
+  std::size_t index = 0;
+  for (const int v : factor.scope) {
+    const auto variable = static_cast<std::size_t>(v);
+    index = index * network.unary[variable]->size() + static_cast<std::size_t>(choice[variable]);
+  }
+  return index;
+}
+
+Elimination::Outcome Elimination::minimise(const CostNetwork& network, std::size_t max_cluster) {
+  return EliminationRun(*this, network, max_cluster).run();
 }
 
 }  // namespace shardplan::solvers

@@ -9,22 +9,27 @@
 
 namespace shardplan::solvers {
 
-/// A cost for each choice of one variable, or for each pair of choices of two (row-major, the first
-/// variable's choice major). Infinity forbids.
+/// Costs of joint choices of some variables, row-major: the last variable's choice varies fastest.
+/// Infinity forbids.
 using CostTable = std::shared_ptr<const std::vector<double>>;
 
-/// Minimise the sum of unary and pairwise costs over one choice for each variable.
-struct PairwiseProblem {
-  struct Edge {
-    int a = 0;
-    int b = 0;
-    CostTable cost{};  ///< choices(a) × choices(b); edges between the same pair add up
+/// A cost network (weighted constraint network): minimise the sum of its tables over one choice for
+/// each variable.
+struct CostNetwork {
+  struct Factor {
+    std::vector<int> scope{};  ///< distinct variables, in the order of the table's dimensions
+    CostTable cost{};          ///< factors over the same variables add up
   };
   std::vector<CostTable> unary{};  ///< one a variable; its size is the number of choices (>= 1)
-  std::vector<Edge> edges{};
+  std::vector<Factor> factors{};
 };
 
-struct PairwiseSolution {
+/// Index of an assignment into a factor's table.
+[[nodiscard]] std::size_t table_index(const CostNetwork& network,
+                                      const CostNetwork::Factor& factor,
+                                      const std::vector<int>& choice);
+
+struct CostNetworkSolution {
   double cost = 0;            ///< infinity when every assignment is forbidden
   std::vector<int> choice{};  ///< one a variable
 };
@@ -38,10 +43,10 @@ class Elimination {
  public:
   struct Outcome {
     bool solved = false;  ///< false: some cluster would have had more than `max_cluster` entries
-    PairwiseSolution solution{};
+    CostNetworkSolution solution{};
     std::size_t largest_cluster = 0;
   };
-  [[nodiscard]] Outcome minimise(const PairwiseProblem& problem,
+  [[nodiscard]] Outcome minimise(const CostNetwork& network,
                                  std::size_t max_cluster = std::size_t{1} << 26U);
 
   struct Table;   ///< an interned table of any number of variables

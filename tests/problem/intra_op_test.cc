@@ -108,15 +108,10 @@ TEST_P(IntraOp, MemoryRowsAreTheBytesOfTheProgram) {
     StrategyGraph graph = problem->strategy_graph(recompute, {});
     if (recompute) {
       // All blocks twice: forbid the single run.
-      for (std::size_t n = 0; n < problem->nodes().size(); ++n) {
-        if (!problem->nodes()[n].block.empty()) {
-          std::vector<double> costs = *graph.problem.objective.unary[n];
-          for (std::size_t c = 0; c < costs.size(); c += 2) {
-            costs[c] = std::numeric_limits<double>::infinity();
-          }
-          graph.problem.objective.unary[n] =
-              std::make_shared<const std::vector<double>>(std::move(costs));
-        }
+      const auto twice = std::make_shared<const std::vector<double>>(
+          std::vector<double>{std::numeric_limits<double>::infinity(), 0});
+      for (std::size_t b = 0; b < problem->blocks().size(); ++b) {
+        graph.problem.objective.unary[problem->nodes().size() + b] = twice;
       }
     }
     solvers::Elimination elimination;

@@ -33,7 +33,7 @@ ConstrainedProblem random_problem(std::mt19937& rng) {
   const auto add_edge = [&](int a, int b) {
     const std::size_t size = problem.objective.unary[static_cast<std::size_t>(a)]->size() *
                              problem.objective.unary[static_cast<std::size_t>(b)]->size();
-    problem.objective.edges.push_back({a, b, random_table(rng, size, 30)});
+    problem.objective.factors.push_back({{a, b}, random_table(rng, size, 30)});
   };
   for (int v = 1; v < n; ++v) {
     add_edge(v - 1, v);
@@ -47,8 +47,9 @@ ConstrainedProblem random_problem(std::mt19937& rng) {
     for (const CostTable& unary : problem.objective.unary) {
       row.unary.push_back(uniform(0, 9) == 0 ? nullptr : random_table(rng, unary->size(), 40));
     }
-    for (const PairwiseProblem::Edge& edge : problem.objective.edges) {
-      row.edges.push_back(uniform(0, 1) == 0 ? nullptr : random_table(rng, edge.cost->size(), 10));
+    for (const CostNetwork::Factor& factor : problem.objective.factors) {
+      row.factors.push_back(uniform(0, 1) == 0 ? nullptr
+                                               : random_table(rng, factor.cost->size(), 10));
     }
     row.constant = uniform(0, 5);
     row.limit = uniform(5, 40 * n);

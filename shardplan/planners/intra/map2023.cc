@@ -165,9 +165,9 @@ class MeshSearch {
   }
 
   /// The weighted sum of the rows, with a millionth of the time to settle ties.
-  [[nodiscard]] static solvers::PairwiseProblem weighted(const problem::StrategyGraph& graph,
-                                                         const std::vector<double>& weight) {
-    solvers::PairwiseProblem sum = graph.problem.objective;
+  [[nodiscard]] static solvers::CostNetwork weighted(const problem::StrategyGraph& graph,
+                                                     const std::vector<double>& weight) {
+    solvers::CostNetwork sum = graph.problem.objective;
     const auto add = [&](solvers::CostTable& table, auto part_of) {
       auto total = std::make_shared<std::vector<double>>(*table);
       for (double& value : *total) {
@@ -184,8 +184,8 @@ class MeshSearch {
     for (std::size_t v = 0; v < sum.unary.size(); ++v) {
       add(sum.unary[v], [v](const auto& row) -> const auto& { return row.unary[v]; });
     }
-    for (std::size_t e = 0; e < sum.edges.size(); ++e) {
-      add(sum.edges[e].cost, [e](const auto& row) -> const auto& { return row.edges[e]; });
+    for (std::size_t f = 0; f < sum.factors.size(); ++f) {
+      add(sum.factors[f].cost, [f](const auto& row) -> const auto& { return row.factors[f]; });
     }
     return sum;
   }
