@@ -79,10 +79,10 @@ class Graph {
   /// What a step computes besides its writes; outputs[0] is the scalar loss of a training step.
   std::vector<ValueId> outputs{};
   std::vector<Write> writes{};
-  /// Training steps: target = a parameter or forward value, value = its whole gradient (same shape).
-  /// Of a parameter: before clipping, summed over microbatches. Of a forward value: within one
-  /// microbatch. One entry for everything that was differentiated; one value may be the gradient of
-  /// several targets (both operands of an addition).
+  /// Training steps: target = a parameter or forward value, value = its whole gradient (same
+  /// shape). Of a parameter: before clipping, summed over microbatches. Of a forward value: within
+  /// one microbatch. One entry for everything that was differentiated; one value may be the
+  /// gradient of several targets (both operands of an addition).
   std::vector<Write> gradients{};
   std::int64_t microbatches = 1;  ///< times that forward and backward ops run in one step
 

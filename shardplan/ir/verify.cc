@@ -232,10 +232,10 @@ class Verifier {
   Status check_gradients() const {
     for (const Write& gradient : graph_.gradients) {
       if (!in_range(gradient.target) || !in_range(gradient.value)) {
-        return invalid_input(fmt::format("gradient %{} <- %{}: no such value",
-                                         gradient.target.value,
-                                         gradient.value.value),
-                             "graph");
+        return invalid_input(
+            fmt::format(
+                "gradient %{} <- %{}: no such value", gradient.target.value, gradient.value.value),
+            "graph");
       }
       if (graph_.type(gradient.target).shape != graph_.type(gradient.value).shape) {
         return invalid_input(fmt::format("is {} but its gradient is {}",

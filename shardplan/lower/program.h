@@ -101,8 +101,8 @@ struct LowerOptions {
                                     const sharding::StepPrice& price,
                                     const LowerOptions& options = {});
 
-/// Bytes a kernel reads and writes: all operands and results, but of a looked-up operand (rows of an
-/// embedding) at most as much as the results.
+/// Bytes a kernel reads and writes: all operands and results, but of a looked-up operand (rows of
+/// an embedding) at most as much as the results.
 [[nodiscard]] Bytes memory_traffic(const ops::AxisMap& map,
                                    std::span<const ir::TensorType> inputs,
                                    std::span<const ir::TensorType> results);
