@@ -42,12 +42,32 @@ nlohmann::ordered_json to_object(const plan::Plan& plan,
   return object;
 }
 
+/// "einsum: data=s" for "einsum.58: data=s": the same op of every block has another number.
+std::string without_number(const std::string& next_best) {
+  const std::size_t dot = next_best.find('.');
+  const std::size_t colon = next_best.find(':');
+  return dot < colon && colon != std::string::npos
+             ? next_best.substr(0, dot) + next_best.substr(colon)
+             : next_best;
+}
+
 /// Whether two blocks would print the same row.
 bool same_row(const LayerExplanation& a, const LayerExplanation& b) {
-  return a.choice == b.choice && a.recomputed == b.recomputed && a.next_best == b.next_best &&
+  return a.choice == b.choice && a.recomputed == b.recomputed &&
+         without_number(a.next_best) == without_number(b.next_best) &&
+         human_seconds(a.next_best_loss) == human_seconds(b.next_best_loss) &&
          human_seconds(a.compute_seconds) == human_seconds(b.compute_seconds) &&
          human_seconds(a.communication_seconds) == human_seconds(b.communication_seconds) &&
          a.parameter_bytes == b.parameter_bytes && a.activation_bytes == b.activation_bytes;
+}
+
+/// "563 µs more"; a search that was cut short may have left a choice that costs less.
+std::string next_best_costs(const LayerExplanation& layer) {
+  if (layer.next_best.empty()) {
+    return "-";
+  }
+  return layer.next_best_loss < 0 ? human_seconds(-layer.next_best_loss) + " less"
+                                  : human_seconds(layer.next_best_loss) + " more";
 }
 
 /// "transformer.h.0–11" for the blocks transformer.h.0 to transformer.h.11.
@@ -90,8 +110,8 @@ void print_layers(const plan::Plan& plan, const std::vector<LayerExplanation>& l
                human_bytes(layer.activation_bytes),
                layer.recomputed ? "yes" : "no",
                layer.choice,
-               layer.next_best.empty() ? "-" : human_seconds(layer.next_best_loss) + " more",
-               layer.next_best});
+               next_best_costs(layer),
+               first == last ? layer.next_best : without_number(layer.next_best)});
     first = last + 1;
   }
   fmt::print(
