@@ -46,7 +46,7 @@ void plan(benchmark::State& state, const Case& wanted, const std::string& planne
   state.counters["gap"] = prediction.gap;
 }
 
-const char* const kCluster = "8xA100-80GB";
+constexpr const char* kCluster = "8xA100-80GB";
 
 BENCHMARK_CAPTURE(plan, llama2_7b_map, Case{"llama2-7b", kCluster}, "map")
     ->Unit(benchmark::kMillisecond);
