@@ -4,7 +4,7 @@
 # TEST_USES.
 set(SHARDPLAN_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 if(SHARDPLAN_SANITIZE)
-  add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)
 endif()
 
