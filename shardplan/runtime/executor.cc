@@ -276,6 +276,12 @@ Status Executor::run_section(const std::vector<Step>& steps,
 }
 
 Result<double> Executor::run_step(const InputSource& inputs) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const double loss, run_microbatches(inputs));
+  SHARDPLAN_RETURN_IF_ERROR(run_update());
+  return loss;
+}
+
+Result<double> Executor::run_microbatches(const InputSource& inputs) {
   const at::NoGradGuard no_grad;
   gradients_.clear();
   for (const lower::Resident& resident : program_.residents) {
@@ -290,10 +296,26 @@ Result<double> Executor::run_step(const InputSource& inputs) {
     SHARDPLAN_RETURN_IF_ERROR(run_section(program_.microbatch, microbatch_));
     loss += tensor(program_.loss).item<double>();
   }
+  return loss / static_cast<double>(program_.microbatches);
+}
+
+Status Executor::run_update() {
+  const at::NoGradGuard no_grad;
   const MemoryScope scope(memory_);
   SHARDPLAN_RETURN_IF_ERROR(run_section(program_.update, update_));
   ++steps_done_;
-  return loss / static_cast<double>(program_.microbatches);
+  return {};
+}
+
+std::map<ir::ValueId, Executor::Part> Executor::gradients_before_update() const {
+  std::map<ir::ValueId, Part> all = gradients_;
+  for (const lower::Resident& gradient : program_.kept_gradients) {
+    const at::Tensor& now = tensors_[gradient.local.index()];
+    if (now.defined() && all.find(gradient.global) == all.end()) {
+      all[gradient.global] = {now, program_.value(gradient.local).spec};
+    }
+  }
+  return all;
 }
 
 Executor::Part Executor::resident(ir::ValueId value) const {

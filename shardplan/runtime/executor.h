@@ -44,6 +44,10 @@ class Executor {
   /// Runs a whole step: every microbatch, then the update. Returns the step's loss. Errors name the
   /// rank, the op and its layer. After an error the executor must not be used again.
   Result<double> run_step(const InputSource& inputs);
+  /// The two halves of run_step: forward and backward of every microbatch (returns the loss), and
+  /// the update.
+  Result<double> run_microbatches(const InputSource& inputs);
+  Status run_update();
 
   /// Parameters, buffers and states by graph value: this rank's part and its layout.
   struct Part {
@@ -56,6 +60,8 @@ class Executor {
   /// Gradients of the last step by parameter, when the program keeps them. Not counted in
   /// memory(): they would be freed after their last use. Dropped by the next step.
   [[nodiscard]] const std::map<ir::ValueId, Part>& gradients() const { return gradients_; }
+  /// The same between run_microbatches and run_update: the tensors that the update will read.
+  [[nodiscard]] std::map<ir::ValueId, Part> gradients_before_update() const;
 
   [[nodiscard]] const MemoryCounter& memory() const { return memory_; }
   void reset_peak() { memory_.reset_peak(); }

@@ -16,6 +16,7 @@ namespace shardplan::runtime {
 namespace {
 
 constexpr double kNoise = 1e-6;
+constexpr double kIndependent = 1e-9;  ///< tolerance up to which the two runs go on independently
 
 /// Of a contiguous tensor's bytes: equal for equal content. Multiply and rotate by words.
 std::int64_t hash_of(const at::Tensor& tensor) {
@@ -33,23 +34,17 @@ std::int64_t hash_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(hash);
 }
 
-/// Largest |a − b| − allowance (none when undefined), at least 0; infinite where either is not a
-/// number.
-double largest_difference(const at::Tensor& a, const at::Tensor& b, const at::Tensor& allowance) {
+/// Largest |a − b|; infinite where either is not a number.
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   double largest = 0;
   const at::Tensor flat_a = a.reshape({-1});
   const at::Tensor flat_b = b.reshape({-1});
-  const at::Tensor flat_allowance = allowance.defined() ? allowance.reshape({-1}) : allowance;
   constexpr std::int64_t kRun = std::int64_t{1} << 20;
   for (std::int64_t start = 0; start < flat_a.numel(); start += kRun) {
     const std::int64_t count = std::min(kRun, flat_a.numel() - start);
     const at::Tensor part_a = flat_a.narrow(0, start, count).to(at::kDouble);
     const at::Tensor part_b = flat_b.narrow(0, start, count).to(at::kDouble);
-    at::Tensor difference = part_a.sub(part_b).abs_();
-    if (allowance.defined()) {
-      difference = difference.sub_(flat_allowance.narrow(0, start, count)).clamp_min_(0);
-    }
-    const double here = difference.max().item<double>();
+    const double here = part_a.sub(part_b).abs_().max().item<double>();
     largest = std::isnan(here) ? std::numeric_limits<double>::infinity() : std::max(largest, here);
   }
   return largest;
@@ -90,7 +85,7 @@ std::vector<bool> senders(const Executor& run,
 }  // namespace
 
 double tolerance(const ir::Graph& step) {
-  double widest = 1e-9;
+  double widest = kIndependent;
   for (const ir::Value& value : step.values()) {
     if (value.kind != ir::ValueKind::kParameter || !ir::is_floating(value.type.dtype)) {
       continue;
@@ -106,13 +101,6 @@ double tolerance(const ir::Graph& step) {
     }
   }
   return widest;
-}
-
-at::Tensor adam_allowance(const at::Tensor& gradient, double lr, double tolerance) {
-  const at::Tensor size = gradient.abs();
-  const double noise = tolerance * largest_magnitude(gradient);
-  // 0 / 0 where the whole gradient is zero: then nothing moves.
-  return size.reciprocal_().mul_(noise).clamp_max_(1).nan_to_num_(0).mul_(2 * lr);
 }
 
 plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like) {
@@ -131,8 +119,9 @@ Result<std::unique_ptr<Verifier>> Verifier::create(const ir::Graph& step,
                                                    std::int64_t rank,
                                                    std::uint64_t seed,
                                                    const Heartbeat& heartbeat) {
-  std::unique_ptr<Verifier> made(new Verifier(step, plan.recipe.optimizer));
+  std::unique_ptr<Verifier> made(new Verifier(step));
   made->heartbeat_ = heartbeat;
+  made->adopt_gradients_ = tolerance(step) > kIndependent;
   if (rank != 0) {
     return made;
   }
@@ -166,8 +155,8 @@ void Verifier::compare_tensor(const Executor& run,
                               const Executor::Part& part,
                               const at::Tensor& reference,
                               double floor,
-                              const std::string& name,
-                              const at::Tensor& allowance) {
+                              bool adopt,
+                              const std::string& name) {
   if (heartbeat_) {
     heartbeat_(run.rank() != 0);
   }
@@ -187,8 +176,8 @@ void Verifier::compare_tensor(const Executor& run,
     }
     return;
   }
-  const double magnitude = std::max(floor, largest_magnitude(reference));
   double difference = 0;
+  const double magnitude = std::max(floor, largest_magnitude(reference));
   for (std::int64_t rank = 0; rank < world; ++rank) {
     if (!sends[static_cast<std::size_t>(rank)]) {
       continue;
@@ -198,25 +187,13 @@ void Verifier::compare_tensor(const Executor& run,
       received = at::empty(part.tensor.sizes(), part.tensor.options());
       run.world()->transfer({{rank, received}}, {});
     }
-    const at::Tensor truth = shard_view(reference, part.spec, run.program().mesh, rank);
-    const at::Tensor allowed = allowance.defined()
-                                   ? shard_view(allowance, part.spec, run.program().mesh, rank)
-                                   : allowance;
-    difference = std::max(difference, largest_difference(received, truth, allowed));
-    if (allowance.defined()) {
-      truth.copy_(received);
+    const at::Tensor here = shard_view(reference, part.spec, run.program().mesh, rank);
+    difference = std::max(difference, largest_difference(received, here));
+    if (adopt) {
+      here.copy_(received);
     }
   }
   note(relative(difference, magnitude), name);
-}
-
-at::Tensor Verifier::allowance_of(ir::ValueId parameter) const {
-  const bool adam = optimizer_.kind != training::OptimizerKind::kSgd;
-  if (reference_ == nullptr || !adam || !reference_->gradients().contains(parameter)) {
-    return {};
-  }
-  return adam_allowance(
-      reference_->gradients().at(parameter).tensor, optimizer_.lr, tolerance(step_));
 }
 
 Status Verifier::compare_step(const Executor& run, double loss, const InputSource& inputs) {
@@ -224,19 +201,29 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
   ++steps_;
   double gradient_floor = 0;
   double parameter_floor = 0;
+  std::map<ir::ValueId, Executor::Part> gradients;
   if (reference_ != nullptr) {
-    SHARDPLAN_ASSIGN_OR_RETURN(const double reference, reference_->run_step(inputs));
+    SHARDPLAN_ASSIGN_OR_RETURN(const double reference, reference_->run_microbatches(inputs));
     compare_loss(loss, reference);
-    for (const auto& [parameter, part] : reference_->gradients()) {
+    gradients = reference_->gradients_before_update();
+    for (const auto& [parameter, part] : gradients) {
       gradient_floor = std::max(gradient_floor, kNoise * largest_magnitude(part.tensor));
     }
   }
   try {
     for (const auto& [parameter, part] : run.gradients()) {
       const at::Tensor truth =
-          reference_ == nullptr ? at::Tensor() : reference_->gradients().at(parameter).tensor;
-      compare_tensor(
-          run, part, truth, gradient_floor, "gradient of " + step_.value(parameter).name);
+          reference_ == nullptr ? at::Tensor() : gradients.at(parameter).tensor;
+      compare_tensor(run,
+                     part,
+                     truth,
+                     gradient_floor,
+                     adopt_gradients_,
+                     "gradient of " + step_.value(parameter).name);
+    }
+    gradients.clear();
+    if (reference_ != nullptr) {
+      SHARDPLAN_RETURN_IF_ERROR(reference_->run_update());
     }
     for (const lower::Resident& resident : run.program().residents) {
       if (step_.value(resident.global).kind != ir::ValueKind::kParameter) {
@@ -251,8 +238,8 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
                      run.resident(resident.global),
                      truth,
                      parameter_floor,
-                     "parameter " + step_.value(resident.global).name,
-                     allowance_of(resident.global));
+                     /*adopt=*/false,
+                     "parameter " + step_.value(resident.global).name);
     }
   } catch (const std::exception& error) {
     const std::string what = error.what();

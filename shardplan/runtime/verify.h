@@ -22,14 +22,15 @@ struct Difference {
 [[nodiscard]] double tolerance(const ir::Graph& step);
 
 /// Compares a distributed run with the same step graph run by rank 0 alone, from the same seed: the
-/// loss, every gradient and every updated parameter after every step. Only rank 0 holds the
+/// loss, every gradient and every updated parameter after every step. In fp64 the two runs are
+/// independent of each other. In narrower precisions the reference takes over the run's gradients
+/// once they have been compared: Adam divides a gradient by its own size, so the rounding of a
+/// gradient that is almost zero would come back as a difference as large as the learning rate.
+/// Only rank 0 holds the
 /// reference; every other rank sends the parts that differ bit by bit from those that a rank before
 /// it holds of the same place. Tensors whose largest magnitude is below 1e-6 of the largest of all
 /// gradients (or parameters) are measured against that instead: they are rounding noise around
-/// zero, such as the gradient of a bias in front of a softmax. Adam and AdamW divide by the size of
-/// the gradient, so noise in a gradient that is nearly zero becomes a whole step of the learning
-/// rate: from the difference of each element of a parameter, what a gradient within tolerance can
-/// do to its updates (adam_allowance) is taken off first.
+/// zero, such as the gradient of a bias in front of a softmax.
 class Verifier {
  public:
   /// On rank 0, sets up the reference; cheap on the others.
@@ -46,35 +47,26 @@ class Verifier {
   [[nodiscard]] const std::vector<double>& reference_losses() const { return losses_; }
 
  private:
-  Verifier(const ir::Graph& step, const training::Optimizer& optimizer)
-      : step_(step), optimizer_(optimizer) {}
+  explicit Verifier(const ir::Graph& step) : step_(step) {}
 
   void compare_loss(double loss, double reference);
-  /// With an allowance (for every element), the reference takes over the run's values.
   void compare_tensor(const Executor& run,
                       const Executor::Part& part,
                       const at::Tensor& reference,
                       double floor,
-                      const std::string& name,
-                      const at::Tensor& allowance = {});
-  /// What this step's gradient of the parameter allows by element; undefined where nothing.
-  [[nodiscard]] at::Tensor allowance_of(ir::ValueId parameter) const;
+                      bool adopt,
+                      const std::string& name);
   void note(double relative, const std::string& where);
 
   const ir::Graph& step_;
-  training::Optimizer optimizer_;
   Heartbeat heartbeat_{};
   std::unique_ptr<lower::Program> program_{};
   std::unique_ptr<Executor> reference_{};
   std::vector<double> losses_{};
+  bool adopt_gradients_ = false;
   Difference worst_{};
   std::int64_t steps_ = 0;
 };
-
-/// How far one update by Adam may move when each element g of the gradient is wrong by
-/// `tolerance` · max |g|: lr · 2 · min(1, tolerance · max |g| / |g|), by element. The update of an
-/// element is lr · m / (√v + eps), whose size is about lr whatever that of g.
-[[nodiscard]] at::Tensor adam_allowance(const at::Tensor& gradient, double lr, double tolerance);
 
 /// The plan of one device: no mesh, nothing sharded, nothing recomputed.
 [[nodiscard]] plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like);
