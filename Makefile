@@ -6,7 +6,7 @@ CMAKE_FLAGS ?=
 # The two builds compile the same files with the same flags: let ccache share the objects.
 export CCACHE_NOHASHDIR = 1
 
-.PHONY: help setup setup-core configure configure-core build core demo check check-core check-torch style \
+.PHONY: help setup setup-core configure configure-core program build core demo check check-core check-torch style \
         bench fuzz format tidy clean
 .DEFAULT_GOAL := help
 
@@ -14,7 +14,7 @@ help:
 	@sed -n 's/^## //p' Makefile
 
 ## make demo        install, build, then plan, train and verify GPT-2 on four local processes
-demo: build
+demo: program
 	@examples/demo.sh
 
 ## make check       format, layers, all tests (without torch, with torch, Python), clang-tidy
@@ -57,6 +57,11 @@ configure-core: setup-core
 build: configure
 	@echo "build     build/"
 	@cmake --build build -j $(JOBS)
+
+# The program and the Python extension without the tests.
+program: configure
+	@echo "build     build/shardplan and the Python package"
+	@cmake --build build -j $(JOBS) --target shardplan_cli shardplan_python
 
 ## make core        the program without torch: build-core/shardplan
 core: configure-core

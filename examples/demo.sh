@@ -20,7 +20,8 @@ show() {
 }
 
 title "1. GPT-2 (124 M parameters) as PyTorch has it"
-.venv/bin/python examples/export_gpt2.py "$out/gpt2.pt2"
+# Warnings of PyTorch about itself are not part of the story.
+PYTHONWARNINGS=ignore .venv/bin/python examples/export_gpt2.py "$out/gpt2.pt2"
 
 title "2. Four copies of it (data parallelism) do not fit in $memory"
 code=0
