@@ -94,6 +94,7 @@ nlohmann::ordered_json to_object(const Outcome& outcome, const Options& options)
   object["measured_peak_bytes"] = report.measured_peak_bytes;
   object["predicted_step_seconds"] = outcome.predicted.step_seconds;
   object["measured_step_seconds"] = report.measured_step_seconds;
+  object["measured_rank_seconds"] = report.measured_rank_seconds;
   return object;
 }
 
@@ -114,17 +115,17 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
   }
   fmt::print("{}\n", losses.text());
 
-  TextTable ranks({"rank", "peak predicted", "peak measured", "difference"});
+  TextTable ranks(
+      {"rank", "peak predicted", "measured", "difference", "step predicted", "measured"});
   for (std::size_t rank = 0; rank < report.measured_peak_bytes.size(); ++rank) {
     ranks.add({fmt::format("{}", rank),
                human_bytes(outcome.predicted.peak_bytes),
                human_bytes(report.measured_peak_bytes[rank]),
-               fmt::format("{:+.2f} %", 100 * outcome.memory_difference(rank))});
+               fmt::format("{:+.2f} %", 100 * outcome.memory_difference(rank)),
+               human_seconds(outcome.predicted.step_seconds),
+               human_seconds(report.measured_rank_seconds[rank])});
   }
   fmt::print("{}\n", ranks.text());
-  fmt::print("step      {} predicted, {} measured\n",
-             human_seconds(outcome.predicted.step_seconds),
-             human_seconds(report.measured_step_seconds));
   if (options.verify) {
     fmt::print("verify    {}: largest difference from one device {:.2g}{}\n",
                report.ok ? "equal" : "NOT EQUAL",

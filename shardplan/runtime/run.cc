@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -139,6 +140,11 @@ class RankRun {
     }
     report.measured_step_seconds = median_after_first(seconds);
     report.measured_peak_bytes = gather_numbers(executor_, peak);
+    constexpr double kNanosecond = 1e-9;
+    for (const std::int64_t nanoseconds :
+         gather_numbers(executor_, std::llround(report.measured_step_seconds / kNanosecond))) {
+      report.measured_rank_seconds.push_back(static_cast<double>(nanoseconds) * kNanosecond);
+    }
     return {};
   }
 

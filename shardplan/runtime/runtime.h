@@ -29,6 +29,7 @@ struct RunReport {
   std::vector<double> reference_losses{};  ///< by step, one device
   std::vector<Bytes> measured_peak_bytes{};
   Seconds measured_step_seconds = 0;  ///< median over steps after the first (over all if one)
+  std::vector<Seconds> measured_rank_seconds{};  ///< the same, of each rank
 };
 
 /// Where this process stands in a group of ranks.

@@ -16,6 +16,7 @@ class RunTest(CommandLineTest):
         self.assertEqual(len(report["losses"]), 2)
         self.assertEqual(len(report["predicted_peak_bytes"]), 2)
         self.assertEqual(len(report["measured_peak_bytes"]), 2)
+        self.assertEqual(len(report["measured_rank_seconds"]), 2)
         self.assertGreater(report["predicted_step_seconds"], 0)
         self.assertGreater(report["measured_step_seconds"], 0)
         for predicted, measured in zip(
@@ -33,7 +34,8 @@ class RunTest(CommandLineTest):
         self.make_plan()
         text = self.succeed("run", "plan.json", "--verify", "--steps", "1")
         self.assertEqual(text.count("verify    equal"), 1)
-        self.assertIn("peak measured", text)
+        for word in ("peak predicted", "step predicted", "measured", "difference"):
+            self.assertIn(word, text)
 
     def test_wrong_number_of_ranks(self):
         self.make_plan()
