@@ -49,6 +49,13 @@ class CheckLayersTest(unittest.TestCase):
         found = self.offences({"tests/ir/a_test.cc": '#include "shardplan/sharding/c.h"\n'})
         self.assertEqual(len(found), 1)
 
+    def test_tests_may_use_more_where_the_table_says_so(self):
+        table = TABLE.replace("(ir USES support)", "(ir USES support TEST_USES sharding)")
+        files = {"tests/ir/a_test.cc": '#include "shardplan/sharding/c.h"\n'}
+        self.assertEqual(self.offences(files, table), [])
+        files = {"shardplan/ir/a.cc": '#include "shardplan/sharding/c.h"\n'}
+        self.assertEqual(len(self.offences(files, table)), 1)
+
     def test_use_of_a_room_below(self):
         found = self.offences({}, "shardplan_room(a USES b)\nshardplan_room(b USES a)\n")
         self.assertEqual(len(found), 1)
