@@ -81,7 +81,9 @@ PlanResult conclude(const PlanRequest& request,
   PlanResult result;
   result.limit = budget.limit();
   if (candidates.empty()) {
-    result.explanation = "the search ended before it found a plan";
+    result.explanation = result.limit == SearchLimit::kNone
+                             ? fmt::format("planner {} has no plan for this model here", planner)
+                             : "the search ended before it found a plan";
     return result;
   }
   const Bytes limit = memory_limit(request);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -174,6 +175,9 @@ Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
     return unsupported(fmt::format("{}: the model's graph is too entangled to plan", rule.name));
   }
   std::vector<Candidate> candidates;
+  if (!std::isfinite(outcome.solution.cost)) {
+    return candidates;  // the rule asks for a layout that nothing leads to
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(
       Candidate plain, evaluate(problem.to_plan(outcome.solution.choice, false), request.step));
   const bool fits = plain.simulation.peak_bytes <= memory_limit(request);

@@ -42,8 +42,8 @@ class IntraOpBuilder {
     node(node_index).members.push_back(op);
   }
 
-  /// One node a parameter: sums and accumulations of its gradient, and the update ops that read
-  /// nothing of another parameter.
+  /// One node a parameter: sums and accumulations of its gradient, and the update ops that read its
+  /// tensors and nothing of another parameter.
   void add_parameters() {
     std::unordered_map<std::int32_t, int> owner;  // by value
     for (std::size_t v = 0; v < step_.values().size(); ++v) {
@@ -95,12 +95,14 @@ class IntraOpBuilder {
 
   void own_update(OpId op, std::unordered_map<std::int32_t, int>& owner) {
     std::set<int> owners;
+    bool whole = false;  // reads a tensor of the parameter's shape, not just a number made from one
     for (const ValueId input : step_.op(op).inputs) {
       if (const auto it = owner.find(input.value); it != owner.end()) {
         owners.insert(it->second);
+        whole = whole || step_.type(input).shape == step_.type(node(it->second).parameter).shape;
       }
     }
-    if (owners.size() != 1) {
+    if (owners.size() != 1 || !whole) {
       return;
     }
     put(op, *owners.begin());

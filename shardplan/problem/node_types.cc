@@ -529,6 +529,7 @@ std::vector<ParameterCut> parameter_cuts(std::int64_t rank, bool trained, bool a
       cuts.push_back({-1, d, d});
       if (accumulates) {
         cuts.push_back({-1, ParameterCut::kPartial, d});
+        cuts.push_back({-1, ParameterCut::kWhole, d});
       }
     }
   }

@@ -161,8 +161,14 @@ class EliminationRun {
     factors_.push_back(Factor{std::move(scope), std::move(table)});
   }
 
-  /// Brings the variables of a factor of the problem into ascending order.
-  void add_sorted(const CostNetwork::Factor& factor) {
+  /// Brings the variables of a factor of the problem into ascending order. Those with one choice
+  /// are left out (the table is the same without them), so that they join nothing.
+  void add_sorted(CostNetwork::Factor factor) {
+    std::erase_if(factor.scope, [&](int v) { return size(v) == 1; });
+    if (factor.scope.empty()) {
+      total_ += factor.cost->front();
+      return;
+    }
     if (std::is_sorted(factor.scope.begin(), factor.scope.end())) {
       add_factor(factor.scope, owner_.table_of(factor.cost));
       return;

@@ -104,6 +104,19 @@ TEST(Elimination, SaysWhenAClusterIsTooLarge) {
   EXPECT_TRUE(Elimination().minimise(problem, 4).solved);
 }
 
+TEST(Elimination, VariablesWithOneChoiceJoinNothing) {
+  // A hub with one choice between twenty variables: a cluster of 3^20 entries if it were joined.
+  CostNetwork problem;
+  problem.unary.push_back(table({5}));
+  for (int v = 1; v <= 20; ++v) {
+    problem.unary.push_back(table({3, 1, 2}));
+    problem.factors.push_back({{v, 0}, table({0, 4, 1})});
+  }
+  const auto outcome = Elimination().minimise(problem, 1000);
+  ASSERT_TRUE(outcome.solved);
+  EXPECT_EQ(outcome.solution.cost, 5 + 20 * 3);
+}
+
 TEST(Elimination, LongChainIsExact) {
   // Known by hand: staying at choice 0 costs 1 a node, every change costs 10.
   CostNetwork problem;
