@@ -121,7 +121,7 @@ at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
         }
         all_to_all_into(*call.group, received, sent);
         // A slab is one run of memory in the output.
-        at::Tensor target = to.narrow(0, row, rows).narrow(1, column, columns);
+        const at::Tensor target = to.narrow(0, row, rows).narrow(1, column, columns);
         reduce_rows(target, received, call.step.reduction);
       });
   return output;
@@ -165,7 +165,7 @@ at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
     all_to_all_into(*call.group, received, sent);
     for (std::int64_t i = 0; i < parts; ++i) {
       const std::int64_t place = places[static_cast<std::size_t>(i)];
-      at::Tensor target = output.narrow(dim, place * part_length, part_length);
+      const at::Tensor target = output.narrow(dim, place * part_length, part_length);
       target.narrow(along, first, count).copy_(received.select(0, i));
     }
   }

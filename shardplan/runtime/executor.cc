@@ -193,7 +193,7 @@ void Executor::fill_inputs(const InputSource& inputs) {
       continue;
     }
     tensor(resident.local).reset();
-    at::Tensor full = inputs(resident.global, microbatch_number_);
+    const at::Tensor full = inputs(resident.global, microbatch_number_);
     const MemoryScope scope(memory_);
     tensor(resident.local) =
         shard_of(full, program_.value(resident.local).spec, program_.mesh, rank_);

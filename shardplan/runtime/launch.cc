@@ -85,7 +85,9 @@ std::vector<std::string> environment_with(
     }
   }
   for (const auto& [name, value] : ours) {
-    all.push_back(name + "=" + value);
+    std::string& entry = all.emplace_back(name);
+    entry += '=';
+    entry += value;
   }
   return all;
 }
@@ -192,22 +194,23 @@ std::string how_it_ended(int status) {
   return "failed with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
+struct Failure {
+  int rank = 0;
+  int status = 0;  ///< of waitpid
+};
+
 /// The rank that failed first of its own: killed ones before those that exited with an error,
 /// because a rank that loses a peer fails too.
-std::optional<int> first_failure(const Ranks& ranks) {
-  std::optional<int> failed;
-  bool killed = false;
+std::optional<Failure> first_failure(const Ranks& ranks) {
+  std::optional<Failure> first;
   for (std::size_t i = 0; i < ranks.children().size(); ++i) {
-    const std::optional<int>& status = ranks.children()[i].status;
-    if (!status || !ended_badly(*status)) {
-      continue;
-    }
-    if (!failed || (WIFSIGNALED(*status) && !killed)) {
-      failed = static_cast<int>(i);
-      killed = WIFSIGNALED(*status);
+    const int status = ranks.children()[i].status.value_or(0);
+    const bool worse = !first || (WIFSIGNALED(status) && !WIFSIGNALED(first->status));
+    if (ended_badly(status) && worse) {
+      first = Failure{static_cast<int>(i), status};
     }
   }
-  return failed;
+  return first;
 }
 
 /// Which rank keeps the others waiting: one that is not in a collective, else the one furthest
@@ -273,16 +276,15 @@ Result<int> watch(Ranks& ranks, const HeartbeatBoard& board, const RunOptions& o
   std::optional<Clock::time_point> lost;
   while (true) {
     ranks.collect();
-    if (first_failure(ranks)) {
+    if (std::optional<Failure> failure = first_failure(ranks)) {
       std::this_thread::sleep_for(kSettle);
       ranks.collect();
-      const int rank = *first_failure(ranks);
-      const int status = *ranks.children()[static_cast<std::size_t>(rank)].status;
-      return runtime_error("rank " + std::to_string(rank) + " " + how_it_ended(status) +
-                           "; the other ranks were ended");
+      failure = first_failure(ranks).value_or(*failure);
+      return runtime_error("rank " + std::to_string(failure->rank) + " " +
+                           how_it_ended(failure->status) + "; the other ranks were ended");
     }
     if (ranks.all_ended()) {
-      return WEXITSTATUS(*ranks.children()[0].status);
+      return WEXITSTATUS(ranks.children().front().status.value_or(0));
     }
     if (const std::optional<int> rank = stopped_rank(ranks)) {
       return runtime_error("rank " + std::to_string(*rank) +
