@@ -168,6 +168,26 @@ const ConstTensor* AtenCall::constant(std::string_view name) const {
   return known.has_value() ? &*known : nullptr;
 }
 
+std::optional<ConstTensor> AtenCall::constant_or_number(std::string_view name) const {
+  const ConstTensor* const tensor = constant(name);
+  if (tensor != nullptr) {
+    return *tensor;
+  }
+  const std::optional<Number> value = number(name);
+  if (!value.has_value()) {
+    return std::nullopt;
+  }
+  return ConstTensor::full({value->real ? DType::kFloat64 : DType::kInt64, {}}, *value);
+}
+
+std::optional<double> AtenCall::scalar_beside(std::string_view name, std::string_view tensor) {
+  const std::optional<Number> value = number(name);
+  if (!value.has_value() || type_of(tensor).shape != result_type().shape) {
+    return std::nullopt;
+  }
+  return value->as_double();
+}
+
 std::optional<std::vector<ConstTensor>> AtenCall::constants(std::string_view name) const {
   const Argument* const argument = find(name);
   if (argument == nullptr || argument->kind != Argument::Kind::kTensors) {
@@ -370,6 +390,7 @@ std::unordered_map<std::string_view, AtenOp> aten_table() {
   std::unordered_map<std::string_view, AtenOp> table;
   for (const auto family : {aten_creation,
                             aten_elementwise,
+                            aten_logic,
                             aten_shape,
                             aten_indexing,
                             aten_matmul,

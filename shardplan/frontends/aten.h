@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "shardplan/frontends/builder.h"
-#include "shardplan/frontends/const_tensor.h"
+#include "shardplan/frontends/const_eval.h"
 #include "shardplan/frontends/exported_program.h"
 
 /// How ATen's operators become ops of the graph: one row of a table an operator, one file a family.
@@ -66,6 +66,11 @@ class AtenCall {
   // Tensors.
   /// Known content, or null.
   [[nodiscard]] const ConstTensor* constant(std::string_view name) const;
+  /// The same, or a number as a scalar tensor (f64 or i64).
+  [[nodiscard]] std::optional<ConstTensor> constant_or_number(std::string_view name) const;
+  /// The number that stands for the whole operand `name`: a literal, or a constant of equal
+  /// elements that the shape of the other operand, `tensor`, already covers.
+  [[nodiscard]] std::optional<double> scalar_beside(std::string_view name, std::string_view tensor);
   /// All of a list, if the content of each is known.
   [[nodiscard]] std::optional<std::vector<ConstTensor>> constants(std::string_view name) const;
   /// The value in the graph, in full shape.
@@ -123,6 +128,7 @@ struct AtenOp {
 
 [[nodiscard]] std::vector<AtenOp> aten_creation();       // aten_creation.cc
 [[nodiscard]] std::vector<AtenOp> aten_elementwise();    // aten_elementwise.cc
+[[nodiscard]] std::vector<AtenOp> aten_logic();          // aten_logic.cc
 [[nodiscard]] std::vector<AtenOp> aten_shape();          // aten_shape.cc
 [[nodiscard]] std::vector<AtenOp> aten_indexing();       // aten_indexing.cc
 [[nodiscard]] std::vector<AtenOp> aten_matmul();         // aten_matmul.cc

@@ -2,31 +2,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "shardplan/ir/graph.h"
+#include "shardplan/frontends/const_element.h"
+#include "shardplan/ir/types.h"
 
 /// Tensors whose content is known while a model is read, and the few operations that models compute
 /// them with: positions, causal masks, scalars. They live in the front end only.
 namespace shardplan::frontends {
-
-/// One element: an integer or truth value, or a real number.
-struct Number {
-  bool real = false;
-  std::int64_t i = 0;
-  double d = 0;
-
-  static Number of(std::int64_t value) { return {false, value, 0}; }
-  static Number of(double value) { return {true, 0, value}; }
-  [[nodiscard]] double as_double() const { return real ? d : static_cast<double>(i); }
-  /// Truncated; 0 for what no 64-bit integer can hold.
-  [[nodiscard]] std::int64_t as_int() const;
-  bool operator==(const Number& other) const;
-};
 
 /// The places where low <= index[row] - index[column] <= high. A missing bound does not bind.
 struct Band {
@@ -35,6 +21,9 @@ struct Band {
   std::optional<std::int64_t> low;
   std::optional<std::int64_t> high;
 };
+
+/// The same band with the row before the column.
+[[nodiscard]] Band ordered(const Band& band);
 
 /// Every element counter i + start along one dimension, the same along all others.
 struct IndexLike {
@@ -108,32 +97,10 @@ class ConstTensor {
   Number outside_;
 };
 
-/// The same tensor as a band when its elements are one: a mask that a module holds as a buffer.
-[[nodiscard]] std::optional<ConstTensor> recognise_band(const ConstTensor& x);
-
 /// A tensor of `type` from the elements of `compact`, its shape with size 1 where it does not vary.
 /// Rounds to the dtype. Collapses to one element when all are equal.
 std::optional<ConstTensor> from_compact(ir::TensorType type,
                                         const ir::Shape& compact,
                                         std::vector<Number> elements);
-
-/// Element by element over operands broadcast to `type.shape`. Of equal bands and uniform operands
-/// the result is a band again.
-std::optional<ConstTensor> elementwise(
-    const ir::TensorType& type,
-    std::span<const ConstTensor> operands,
-    const std::function<Number(std::span<const Number>)>& function);
-
-/// Sum over the elements up to and including each one along `dim`.
-std::optional<ConstTensor> cumulative_sum(const ir::TensorType& type,
-                                          const ConstTensor& x,
-                                          std::size_t dim);
-std::optional<ConstTensor> concatenate(const ir::TensorType& type,
-                                       std::span<const ConstTensor> parts,
-                                       std::size_t dim);
-/// x[index_0, index_1, ...]: the indices of the first dimensions, broadcast together.
-std::optional<ConstTensor> gather(const ir::TensorType& type,
-                                  const ConstTensor& x,
-                                  std::span<const ConstTensor> indices);
 
 }  // namespace shardplan::frontends

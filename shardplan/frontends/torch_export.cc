@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include "shardplan/frontends/archive_weights.h"
 #include "shardplan/frontends/aten.h"
 #include "shardplan/frontends/exported_program.h"
 #include "shardplan/frontends/frontends.h"
@@ -24,88 +24,21 @@ using ir::ValueKind;
 using Kind = ExportedInput::Kind;
 
 constexpr std::uint64_t kMaxJsonBytes = std::uint64_t{256} << 20;
-constexpr std::uint64_t kMaxFoldedBytes = std::uint64_t{16} << 20;
-constexpr std::uint64_t kMaxWeightBytes = std::uint64_t{1} << 40;
-
-ir::Shape contiguous_strides(const ir::Shape& shape) {
-  ir::Shape strides(shape.size(), 1);
-  for (std::size_t d = shape.size(); d-- > 1;) {
-    strides[d - 1] = strides[d] * shape[d];
-  }
-  return strides;
-}
-
-bool is_contiguous(const ExportedTensor& tensor) {
-  const ir::Shape plain = contiguous_strides(tensor.type.shape);
-  if (tensor.strides.size() != plain.size()) {
-    return tensor.strides.empty();
-  }
-  for (std::size_t d = 0; d < plain.size(); ++d) {
-    if (tensor.type.shape[d] != 1 && tensor.strides[d] != plain[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// Whether a strided tensor lies inside `elements` elements of storage, no element used twice.
-bool fits_storage(const ExportedTensor& tensor, std::int64_t elements) {
-  if (tensor.strides.size() != tensor.type.shape.size() || tensor.type.numel() > elements ||
-      tensor.storage_offset < 0) {
-    return false;
-  }
-  std::int64_t last = tensor.storage_offset;
-  for (std::size_t d = 0; d < tensor.strides.size(); ++d) {
-    const std::int64_t steps = tensor.type.shape[d] - 1;
-    if (tensor.strides[d] < 0 || last >= elements ||
-        (steps > 0 && tensor.strides[d] > (elements - 1 - last) / steps)) {
-      return false;
-    }
-    last += steps * tensor.strides[d];
-  }
-  return last < elements;
-}
-
-/// Elements of a strided tensor inside its storage, row-major. Precondition: it fits.
-std::vector<std::byte> gather_strided(const ExportedTensor& tensor,
-                                      const std::vector<std::byte>& storage) {
-  const ir::TensorType& type = tensor.type;
-  const Bytes width = ir::element_bytes(type.dtype);
-  std::vector<std::byte> out;
-  out.reserve(static_cast<std::size_t>(type.bytes()));
-  ir::Shape index(type.shape.size(), 0);
-  for (std::int64_t k = 0; k < type.numel(); ++k) {
-    std::int64_t at = tensor.storage_offset;
-    for (std::size_t d = 0; d < index.size(); ++d) {
-      at += index[d] * tensor.strides[d];
-    }
-    const auto start = storage.begin() + at * width;
-    out.insert(out.end(), start, start + width);
-    for (std::size_t d = index.size(); d-- > 0;) {
-      if (++index[d] < type.shape[d]) {
-        break;
-      }
-      index[d] = 0;
-    }
-  }
-  return out;
-}
 
 class Importer {
  public:
   Importer(const std::string& path,
-           const Pt2Archive& archive,
+           const ArchiveWeights& weights,
            const ExportedProgram& program,
            const LoadOptions& options)
       : path_(path),
-        archive_(archive),
+        weights_(weights),
         program_(program),
         options_(options),
         builder_(graph_),
         state_{.program = program, .builder = builder_} {}
 
   Result<ir::Graph> run() {
-    SHARDPLAN_RETURN_IF_ERROR(read_weight_files());
     find_users();
     for (const ExportedInput& input : program_.inputs) {
       SHARDPLAN_RETURN_IF_ERROR(add_input(input));
@@ -124,30 +57,6 @@ class Importer {
   // Inputs of the graph
   // -----------------------------------------------------------------------------
 
-  Status read_weight_files() {
-    if (archive_.has("byteorder")) {
-      SHARDPLAN_ASSIGN_OR_RETURN(const std::string order, archive_.read("byteorder", 64));
-      if (order != "little") {
-        return Error{ErrorCode::kUnsupported,
-                     fmt::format("its numbers have byte order '{}', little is supported", order),
-                     path_,
-                     {}};
-      }
-    }
-    SHARDPLAN_RETURN_IF_ERROR(read_list("data/weights/", "data/weights/model_weights_config.json"));
-    return read_list("data/constants/", "data/constants/model_constants_config.json");
-  }
-
-  Status read_list(std::string_view folder, std::string_view list) {
-    if (!archive_.has(list)) {
-      return {};
-    }
-    SHARDPLAN_ASSIGN_OR_RETURN(const std::string json, archive_.read(list, kMaxJsonBytes));
-    SHARDPLAN_ASSIGN_OR_RETURN(WeightFiles found, parse_weight_files(json, folder, path_));
-    files_.merge(std::move(found));
-    return {};
-  }
-
   /// Which tensors some node reads, and which tensors the nodes of each module read.
   void find_users() {
     for (const ExportedNode& node : program_.nodes) {
@@ -158,15 +67,6 @@ class Importer {
         }
       }
     }
-  }
-
-  [[nodiscard]] const WeightFile* file_of(const ExportedInput& input) const {
-    const auto found = files_.find(input.name);
-    return found == files_.end() ? nullptr : &found->second;
-  }
-
-  [[nodiscard]] bool has_data(const WeightFile& file) const {
-    return archive_.size(file.entry).value_or(0) > 0;
   }
 
   Status add_input(const ExportedInput& input) {
@@ -212,12 +112,11 @@ class Importer {
     value.trainable = kind == ValueKind::kParameter && tensor.requires_grad;
     std::optional<ConstTensor> known;
     if (kind != ValueKind::kInput) {
-      const WeightFile* const file = file_of(input);
       if (options_.weights) {
-        SHARDPLAN_ASSIGN_OR_RETURN(value.data, weight(input, file, tensor.type));
+        SHARDPLAN_ASSIGN_OR_RETURN(value.data, weights_.data(input.name, tensor.type));
       }
-      if (kind == ValueKind::kBuffer && !changes(input) && file != nullptr) {
-        known = fixed_content(*file, tensor.type);
+      if (kind == ValueKind::kBuffer && !changes(input)) {
+        known = weights_.fixed_content(input.name, tensor.type);
       }
     }
     const ValueId id = graph_.add_value(std::move(value));
@@ -232,45 +131,12 @@ class Importer {
                        [&](const ExportedMutation& m) { return m.buffer == input.name; });
   }
 
-  /// Integer and bool buffers that no step changes, and masks in any type, are as good as
-  /// constants.
-  [[nodiscard]] std::optional<ConstTensor> fixed_content(const WeightFile& file,
-                                                         const ir::TensorType& type) const {
-    if (ir::is_floating(type.dtype) && type.rank() < 2) {
-      return std::nullopt;
-    }
-    std::optional<ConstTensor> known = content(file, type);
-    if (!known.has_value()) {
-      return std::nullopt;
-    }
-    std::optional<ConstTensor> band = recognise_band(*known);
-    if (band.has_value() || ir::is_floating(type.dtype)) {
-      return band;
-    }
-    return known;
-  }
-
-  /// Content of a small tensor that the archive holds.
-  [[nodiscard]] std::optional<ConstTensor> content(const WeightFile& file,
-                                                   const ir::TensorType& type) const {
-    if (file.pickled || file.tensor.type != type || !is_contiguous(file.tensor) ||
-        archive_.size(file.entry) != static_cast<std::uint64_t>(type.bytes())) {
-      return std::nullopt;
-    }
-    const Result<std::vector<std::byte>> bytes = archive_.read_bytes(file.entry, kMaxFoldedBytes);
-    return bytes ? ConstTensor::from_bytes(type, *bytes) : std::nullopt;
-  }
-
   Status add_constant(const ExportedInput& input, const ExportedTensor& tensor) {
-    const WeightFile* const file = file_of(input);
-    if (file == nullptr || !has_data(*file)) {
+    if (!weights_.has_data(input.name)) {
       // Exported under the meta device: its content is unknown, like that of the weights.
       return add_value(input, tensor, ValueKind::kBuffer);
     }
-    if (std::optional<ConstTensor> known = content(*file, tensor.type)) {
-      if (std::optional<ConstTensor> band = recognise_band(*known)) {
-        known = std::move(band);
-      }
+    if (std::optional<ConstTensor> known = weights_.content(input.name, tensor.type)) {
       state_.operands[input.graph_name] = {std::move(known), {}};
       return {};
     }
@@ -278,15 +144,15 @@ class Importer {
     value.kind = ValueKind::kConstant;
     value.name = input.name;
     value.type = tensor.type;
-    SHARDPLAN_ASSIGN_OR_RETURN(value.data, weight(input, file, tensor.type));
+    SHARDPLAN_ASSIGN_OR_RETURN(value.data, weights_.data(input.name, tensor.type));
     state_.operands[input.graph_name] = {std::nullopt, graph_.add_value(std::move(value))};
     return {};
   }
 
   /// The value that this parameter or buffer is another name of.
   std::optional<ValueId> tied_value(const ExportedInput& input, const ExportedTensor& tensor) {
-    const WeightFile* const file = file_of(input);
-    if (file != nullptr && has_data(*file)) {
+    if (weights_.has_data(input.name)) {
+      const WeightFile* const file = weights_.file(input.name);
       const auto key = std::tuple(
           file->entry, file->tensor.type.shape, file->tensor.strides, file->tensor.storage_offset);
       const auto [first, is_new] = by_storage_.emplace(key, input.name);
@@ -333,43 +199,6 @@ class Importer {
   [[nodiscard]] std::optional<ValueId> value_named(const std::string& name) const {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? std::nullopt : std::optional(found->second);
-  }
-
-  Result<ir::Data> weight(const ExportedInput& input,
-                          const WeightFile* file,
-                          const ir::TensorType& type) const {
-    const std::string where = fmt::format("{}: '{}'", path_, input.name);
-    if (file == nullptr || !has_data(*file)) {
-      return Error{ErrorCode::kNotFound,
-                   "the archive holds no data for it",
-                   where,
-                   {"export the model with its weights (not under the meta device)"}};
-    }
-    if (file->pickled) {
-      return Error{ErrorCode::kUnsupported,
-                   "its data are pickled, only plain tensors are supported",
-                   where,
-                   {}};
-    }
-    if (!file->tensor.problem.empty() || file->tensor.type != type) {
-      return invalid_input("its file and its type in the graph differ", where);
-    }
-    SHARDPLAN_ASSIGN_OR_RETURN(std::vector<std::byte> bytes,
-                               archive_.read_bytes(file->entry, kMaxWeightBytes));
-    const bool plain = is_contiguous(file->tensor) && file->tensor.storage_offset == 0 &&
-                       static_cast<Bytes>(bytes.size()) == type.bytes();
-    if (!plain) {
-      const auto elements = static_cast<std::int64_t>(bytes.size()) / ir::element_bytes(type.dtype);
-      if (!fits_storage(file->tensor, elements)) {
-        return invalid_input(fmt::format("{} needs {} bytes, but its file has {}",
-                                         to_string(type),
-                                         type.bytes(),
-                                         bytes.size()),
-                             where);
-      }
-      bytes = gather_strided(file->tensor, bytes);
-    }
-    return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   }
 
   // Nodes
@@ -492,13 +321,12 @@ class Importer {
   }
 
   const std::string& path_;
-  const Pt2Archive& archive_;
+  const ArchiveWeights& weights_;
   const ExportedProgram& program_;
   LoadOptions options_;
   ir::Graph graph_;
   Builder builder_;
   ImportState state_;
-  WeightFiles files_;
   std::map<std::string, ValueId> by_name_;
   std::map<std::tuple<std::string, ir::Shape, ir::Shape, std::int64_t>, std::string> by_storage_;
   std::set<std::string> used_;
@@ -518,7 +346,8 @@ Result<ir::Graph> read_pt2(const std::string& path, const LoadOptions& options) 
   SHARDPLAN_ASSIGN_OR_RETURN(const std::string json,
                              archive.read("models/model.json", kMaxJsonBytes));
   SHARDPLAN_ASSIGN_OR_RETURN(const ExportedProgram program, parse_program(json, path));
-  SHARDPLAN_ASSIGN_OR_RETURN(ir::Graph graph, Importer(path, archive, program, options).run());
+  SHARDPLAN_ASSIGN_OR_RETURN(const ArchiveWeights weights, ArchiveWeights::create(archive, path));
+  SHARDPLAN_ASSIGN_OR_RETURN(ir::Graph graph, Importer(path, weights, program, options).run());
   const std::size_t slash = path.rfind('/');
   graph.name = slash == std::string::npos ? path : path.substr(slash + 1);
   return graph;

@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "shardplan/frontends/const_eval.h"
+
 namespace shardplan::frontends {
 namespace {
 
