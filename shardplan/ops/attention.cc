@@ -79,8 +79,7 @@ Status check_mask(Inputs inputs, std::size_t mask, const Sizes& sizes, ir::DType
   return {};
 }
 
-/// Checks q, k, v at operands `first`, first + 1, first + 2, and the attributes.
-Status check_operands(Inputs inputs, std::size_t first, const ir::Attributes& attributes) {
+Status check_attention_attributes(const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
                                              {{"layout", AttributeKind::kText},
                                               {"causal", AttributeKind::kFlag, false},
@@ -93,6 +92,11 @@ Status check_operands(Inputs inputs, std::size_t first, const ir::Attributes& at
   if (attributes.flag_or("causal", false) && has_mask(attributes)) {
     return invalid_input("causal attention takes no mask operand: fold one into the other");
   }
+  return {};
+}
+
+/// Checks q, k, v at operands `first`, first + 1, first + 2.
+Status check_operands(Inputs inputs, std::size_t first, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_floating(inputs, first));
   for (std::size_t i = first; i < first + 3; ++i) {
     SHARDPLAN_RETURN_IF_ERROR(check_same_dtype(inputs, first, i));
@@ -131,6 +135,7 @@ Types result_types(const Sizes& sizes, ir::DType dtype, const ir::Attributes& at
 
 /// q, k, v, [mask] → y, logsumexp.
 Result<Types> infer_attention(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_attention_attributes(attributes));
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, has_mask(attributes) ? 4 : 3));
   SHARDPLAN_RETURN_IF_ERROR(check_operands(inputs, 0, attributes));
   const Sizes sizes = sizes_of(inputs[0], inputs[1], inputs[2], attributes);
@@ -142,6 +147,7 @@ Result<Types> infer_attention(Inputs inputs, const ir::Attributes& attributes) {
 
 /// g, q, k, v, y, logsumexp, [mask] → dq, dk, dv.
 Result<Types> infer_attention_backward(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_attention_attributes(attributes));
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, has_mask(attributes) ? 7 : 6));
   SHARDPLAN_RETURN_IF_ERROR(check_operands(inputs, 1, attributes));
   const Sizes sizes = sizes_of(inputs[1], inputs[2], inputs[3], attributes);

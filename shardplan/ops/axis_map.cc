@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "shardplan/support/result.h"
@@ -121,26 +122,40 @@ class AxisMapParser {
     return static_cast<int>(axes_.size()) - 1;
   }
 
-  /// Finds the sizes of all axes. An axis that some dimension of size 1 names alone, and that
-  /// nothing makes larger, has size 1 (one key head: the r of "(g r)" is then all heads).
+  /// Finds the sizes of all axes. Dimensions of size 1 say little, since they may be broadcast: an
+  /// axis that one of them names alone, and that nothing makes larger, has size 1 (one key head:
+  /// the r of "(g r)" is then all heads); last, so have the parts of merged ones (one head at all).
   void resolve_sizes() {
-    while (resolve_all()) {
-    }
+    resolve_all();
+    set_unknown_to_one(1);
+    resolve_all();
+    set_unknown_to_one(std::numeric_limits<std::size_t>::max());
+    resolve_all();
+  }
+
+  /// Sets the unknown axes of dimensions of at most `most` axes to 1. After resolve_all, a
+  /// dimension of one unknown axis has size 1.
+  void set_unknown_to_one(std::size_t most) {
     for (const std::vector<DimAxes>* const side : {&input_dims_, &result_dims_}) {
       for (const DimAxes& tensor : *side) {
         for (const std::vector<int>& dim : tensor) {
-          if (dim.size() == 1 && axis(dim[0]).size == 0) {
-            axis(dim[0]).size = 1;
+          for (const int a : dim) {
+            if (dim.size() <= most && axis(a).size == 0) {
+              axis(a).size = 1;
+            }
           }
         }
       }
     }
-    while (resolve_all()) {
+  }
+
+  /// Until a round over all tensors finds no size more.
+  void resolve_all() {
+    while (resolve_round()) {
     }
   }
 
-  /// One round over all tensors; whether it found a size.
-  bool resolve_all() {
+  bool resolve_round() {
     bool changed = false;
     for (std::size_t i = 0; i < input_dims_.size(); ++i) {
       changed = resolve_tensor(input_dims_[i], inputs_[i]) || changed;
@@ -191,8 +206,6 @@ class AxisMapParser {
     std::vector<int> place(axes_.size(), -1);
     for (std::size_t i = 0; i < axes_.size(); ++i) {
       const NamedAxis& named = axes_[i];
-      SHARDPLAN_CHECK(named.size > 0)
-          << "axis map '" << text_ << "' does not give the size of '" << named.name << "'";
       if (named.size == 1 || named.whole) {
         continue;
       }

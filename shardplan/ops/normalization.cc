@@ -66,12 +66,16 @@ Affine affine_of(const ir::Attributes& attributes) {
   return Affine{attributes.flag_or("weight", false), attributes.flag_or("bias", false)};
 }
 
-Status check_layer_norm(Inputs inputs, std::size_t x, const ir::Attributes& attributes) {
-  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
-                                             {{"dims", AttributeKind::kInteger},
-                                              {"eps", AttributeKind::kNumber},
-                                              {"weight", AttributeKind::kFlag, false},
-                                              {"bias", AttributeKind::kFlag, false}}));
+Status check_layer_norm_attributes(const ir::Attributes& attributes) {
+  return check_attributes(attributes,
+                          {{"dims", AttributeKind::kInteger},
+                           {"eps", AttributeKind::kNumber},
+                           {"weight", AttributeKind::kFlag, false},
+                           {"bias", AttributeKind::kFlag, false}});
+}
+
+/// Operand x is floating and has the dimensions that are normalised.
+Status check_normalized(Inputs inputs, std::size_t x, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_floating(inputs, x));
   const std::int64_t dims = attributes.integer("dims");
   if (dims < 1 || dims > inputs[x].rank()) {
@@ -93,9 +97,9 @@ ir::TensorType affine_type(const ir::TensorType& x, std::int64_t dims) {
 }
 
 Result<Types> infer_layer_norm(Inputs inputs, const ir::Attributes& attributes) {
-  const Affine affine = affine_of(attributes);
-  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1 + affine.count()));
-  SHARDPLAN_RETURN_IF_ERROR(check_layer_norm(inputs, 0, attributes));
+  SHARDPLAN_RETURN_IF_ERROR(check_layer_norm_attributes(attributes));
+  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1 + affine_of(attributes).count()));
+  SHARDPLAN_RETURN_IF_ERROR(check_normalized(inputs, 0, attributes));
   const std::int64_t dims = attributes.integer("dims");
   for (std::size_t i = 1; i < inputs.size(); ++i) {
     SHARDPLAN_RETURN_IF_ERROR(
@@ -107,9 +111,10 @@ Result<Types> infer_layer_norm(Inputs inputs, const ir::Attributes& attributes) 
 
 /// g, x, mean, rstd, [weight] → dx, [dweight], [dbias].
 Result<Types> infer_layer_norm_backward(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_layer_norm_attributes(attributes));
   const Affine affine = affine_of(attributes);
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, affine.weight ? 5 : 4));
-  SHARDPLAN_RETURN_IF_ERROR(check_layer_norm(inputs, 1, attributes));
+  SHARDPLAN_RETURN_IF_ERROR(check_normalized(inputs, 1, attributes));
   const std::int64_t dims = attributes.integer("dims");
   const ir::TensorType& x = inputs[1];
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, x, "the gradient"));

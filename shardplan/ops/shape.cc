@@ -129,7 +129,7 @@ Result<Types> infer_slice(Inputs inputs, const ir::Attributes& attributes) {
                          ": 0 <= start < end <= size and step >= 1 expected");
   }
   Types result{inputs[0]};
-  result[0].shape[at(dim)] = (end - start + step - 1) / step;
+  result[0].shape[at(dim)] = (end - start - 1) / step + 1;
   return result;
 }
 

@@ -163,6 +163,12 @@ TEST(AxisMaps, OfAttention) {
             "b g q *, b g * *, b g * *, b * q * -> b g q *, b g q");
 }
 
+TEST(AxisMaps, OfAttentionWithOneHead) {
+  const ir::TensorType q = f32({2, 16, 1, 4});
+  EXPECT_EQ(axes_of({"attention", {q, q, q}, attention("bshd", false, false)}),
+            "b q * *, b * * *, b * * * -> b q * *, b * q");
+}
+
 TEST(AxisMaps, OfAttentionBackwardSumQueriesAndGroups) {
   const ir::TensorType q = f32({2, 16, 8, 4});
   const ir::TensorType k = f32({2, 16, 2, 4});

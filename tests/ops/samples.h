@@ -1,0 +1,226 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops_testing.h"
+
+namespace shardplan::ops {
+
+/// Sample instances of every op, for tests that every op must pass. A new op needs a line here.
+
+inline void add_elementwise(std::vector<Sample>& out) {
+  for (const char* const name : {"identity",
+                                 "neg",
+                                 "abs",
+                                 "exp",
+                                 "log",
+                                 "sqrt",
+                                 "rsqrt",
+                                 "reciprocal",
+                                 "sin",
+                                 "cos",
+                                 "tanh",
+                                 "sigmoid",
+                                 "relu",
+                                 "silu",
+                                 "logical_not"}) {
+    out.push_back({name, {f32({4, 1, 6})}});
+    out.push_back({name, {f32({})}});
+  }
+  out.push_back({"gelu", {f32({4, 6})}, {{"approximate", std::string("tanh")}}});
+  out.push_back({"cast", {f32({4, 6})}, {{"dtype", std::string("bf16")}}});
+  out.push_back({"cast", {bf16({4, 6})}, {{"dtype", std::string("f32")}}});
+  out.push_back({"cast", {i64({4, 6})}, {{"dtype", std::string("f32")}}});
+  out.push_back({"scale", {f32({4, 6})}, {{"factor", 0.5}}});
+  out.push_back({"add_scalar", {f32({4, 6})}, {{"value", 0.5}}});
+  out.push_back({"add_scalar", {i64({4, 6})}, {{"value", std::int64_t{2}}}});
+  for (const double exponent : {0.0, 1.0, 2.0, -0.5}) {
+    out.push_back({"pow_scalar", {f32({4, 6})}, {{"exponent", exponent}}});
+  }
+  out.push_back({"maximum_scalar", {f32({4, 6})}, {{"value", 0.5}}});
+  out.push_back({"minimum_scalar", {f32({4, 6})}, {{"value", 0.5}}});
+  for (const char* const name :
+       {"eq_scalar", "ne_scalar", "lt_scalar", "le_scalar", "gt_scalar", "ge_scalar"}) {
+    out.push_back({name, {i64({4, 6})}, {{"value", std::int64_t{3}}}});
+  }
+  for (const char* const name :
+       {"tanh_backward", "sigmoid_backward", "relu_backward", "silu_backward"}) {
+    out.push_back({name, {f32({4, 6}), f32({4, 6})}});
+  }
+  out.push_back(
+      {"gelu_backward", {f32({4, 6}), f32({4, 6})}, {{"approximate", std::string("none")}}});
+}
+
+inline void add_broadcasting(std::vector<Sample>& out) {
+  for (const char* const name : {"add",
+                                 "sub",
+                                 "mul",
+                                 "div",
+                                 "maximum",
+                                 "minimum",
+                                 "eq",
+                                 "ne",
+                                 "lt",
+                                 "le",
+                                 "gt",
+                                 "ge",
+                                 "logical_and",
+                                 "logical_or"}) {
+    out.push_back({name, {f32({4, 6}), f32({4, 6})}});
+    out.push_back({name, {f32({4, 6}), f32({6})}});
+    out.push_back({name, {f32({1, 6}), f32({5, 4, 1})}});
+    out.push_back({name, {f32({}), f32({4})}});
+    out.push_back({name, {f32({1, 1}), f32({4})}});
+  }
+  out.push_back({"where", {boolean({4, 1}), f32({4, 6}), f32({})}});
+  out.push_back({"where", {boolean({4, 1}), f32({6}), f32({2, 1, 1})}});
+}
+
+inline ir::Attributes cut(std::int64_t dim,
+                          std::int64_t start,
+                          std::int64_t end,
+                          std::int64_t step) {
+  return {{"dim", dim}, {"start", start}, {"end", end}, {"step", step}};
+}
+
+inline void add_shape(std::vector<Sample>& out) {
+  out.push_back({"reshape", {f32({8, 4, 6})}, {{"shape", ir::IntList{32, 2, 3}}}});
+  out.push_back({"transpose", {f32({8, 4, 6})}, {{"permutation", ir::IntList{2, 0, 1}}}});
+  out.push_back({"broadcast", {f32({4, 1, 6})}, {{"shape", ir::IntList{2, 4, 5, 6}}}});
+  out.push_back({"slice", {f32({8, 10})}, cut(1, 2, 6, 1)});
+  out.push_back({"slice", {f32({8, 10})}, cut(1, 0, 10, 2)});
+  out.push_back({"slice", {f32({8, 10})}, cut(1, 1, 10, 4)});
+  out.push_back({"slice", {f32({8, 10})}, cut(0, 0, 8, 1)});
+  out.push_back({"pad",
+                 {f32({8, 10})},
+                 {{"dim", std::int64_t{0}},
+                  {"before", std::int64_t{1}},
+                  {"after", std::int64_t{2}},
+                  {"value", 0.0}}});
+  out.push_back({"concat", {f32({8, 2}), f32({8, 3}), f32({8, 2})}, {{"dim", std::int64_t{1}}}});
+  out.push_back(
+      {"iota",
+       {},
+       {{"shape", ir::IntList{4, 6}}, {"dim", std::int64_t{1}}, {"dtype", std::string("i64")}}});
+  out.push_back(
+      {"full", {}, {{"shape", ir::IntList{4, 6}}, {"value", 1.5}, {"dtype", std::string("f32")}}});
+}
+
+inline void add_reductions(std::vector<Sample>& out) {
+  for (const char* const name : {"sum", "max"}) {
+    out.push_back({name, {f32({4, 5, 6})}, {{"dims", ir::IntList{0, 2}}, {"keepdim", false}}});
+    out.push_back({name, {f32({4, 5, 6})}, {{"dims", ir::IntList{1}}, {"keepdim", true}}});
+  }
+  out.push_back({"sum", {boolean({4, 5})}, {{"dims", ir::IntList{0, 1}}}});
+  out.push_back({"cumsum", {f32({4, 5})}, {{"dim", std::int64_t{1}}}});
+  out.push_back({"sum_squares", {bf16({4, 5})}});
+  out.push_back({"clip_scale", {f32({})}, {{"max_norm", 1.0}}});
+}
+
+inline void add_products(std::vector<Sample>& out) {
+  const std::vector<std::pair<std::string, ir::Shape>> cases{{"bsk,nk->bsn", {10, 8}},
+                                                             {"bsk,kn->nbs", {8, 10}},
+                                                             {"bsk,bsk->", {4, 6, 8}},
+                                                             {"bsk,bk->s", {4, 8}}};
+  for (const auto& [equation, second] : cases) {
+    out.push_back({"einsum", {f32({4, 6, 8}), f32(second)}, {{"equation", equation}}});
+  }
+}
+
+inline void add_normalizations(std::vector<Sample>& out) {
+  for (const bool weight : {false, true}) {
+    const ir::Attributes attributes{
+        {"dims", std::int64_t{2}}, {"eps", 1e-5}, {"weight", weight}, {"bias", weight}};
+    Types forward{bf16({4, 6, 8})};
+    Types backward{bf16({4, 6, 8}), bf16({4, 6, 8}), f32({4}), f32({4})};
+    if (weight) {
+      forward.insert(forward.end(), 2, bf16({6, 8}));
+      backward.push_back(bf16({6, 8}));
+    }
+    out.push_back({"layer_norm", forward, attributes});
+    out.push_back({"layer_norm_backward", backward, attributes});
+  }
+  out.push_back({"softmax", {f32({4, 6, 8})}, {{"dim", std::int64_t{1}}}});
+  out.push_back({"softmax_backward", {f32({4, 6}), f32({4, 6})}, {{"dim", std::int64_t{1}}}});
+}
+
+inline void add_attention(std::vector<Sample>& out) {
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t key_heads : {1, 2, 6}) {
+      const ir::Attributes attributes{
+          {"layout", std::string("bhsd")}, {"causal", causal}, {"scale", 0.5}, {"mask", !causal}};
+      const ir::TensorType q = bf16({2, 6, 10, 4});
+      const ir::TensorType k = bf16({2, key_heads, 12, 4});
+      Types forward{q, k, k};
+      Types backward{q, q, k, k, q, f32({2, 6, 10})};
+      if (!causal) {
+        forward.push_back(boolean({2, 1, 10, 12}));
+        backward.push_back(boolean({2, 1, 10, 12}));
+      }
+      out.push_back({"attention", forward, attributes});
+      out.push_back({"attention_backward", backward, attributes});
+    }
+  }
+}
+
+inline void add_lookups(std::vector<Sample>& out) {
+  const ir::Attributes ignore{{"ignore_index", std::int64_t{-100}}};
+  out.push_back({"embedding", {f32({9, 4}), i64({2, 3})}});
+  out.push_back({"embedding_backward", {f32({2, 3, 4}), i64({2, 3})}, {{"rows", std::int64_t{9}}}});
+  out.push_back({"sum_exp", {bf16({2, 3, 9}), f32({2, 3})}});
+  out.push_back({"label_score", {bf16({3, 9}), i64({3}), f32({3})}, ignore});
+  out.push_back({"label_score_backward", {f32({3}), bf16({3, 9}), i64({3}), f32({3})}, ignore});
+  out.push_back({"dropout", {f32({3, 9})}, {{"p", 0.1}, {"seed", std::int64_t{1}}}});
+}
+
+inline void add_updates(std::vector<Sample>& out) {
+  const ir::TensorType p = f32({4, 6});
+  const ir::TensorType g = bf16({4, 6});
+  out.push_back({"accumulate", {p, g}});
+  for (const bool clip : {false, true}) {
+    Types adam{p, g, p, p, f32({})};
+    Types sgd{p, g, p, f32({})};
+    if (clip) {
+      adam.push_back(f32({}));
+      sgd.push_back(f32({}));
+    }
+    out.push_back({"adam_update",
+                   adam,
+                   {{"lr", 0.1},
+                    {"beta1", 0.9},
+                    {"beta2", 0.99},
+                    {"eps", 1e-8},
+                    {"weight_decay", 0.0},
+                    {"decoupled", true},
+                    {"clip", clip}}});
+    out.push_back({"sgd_update",
+                   sgd,
+                   {{"lr", 0.1},
+                    {"momentum", 0.9},
+                    {"dampening", 0.0},
+                    {"weight_decay", 0.0},
+                    {"nesterov", false},
+                    {"has_momentum", true},
+                    {"clip", clip}}});
+  }
+}
+
+inline std::vector<Sample> samples() {
+  std::vector<Sample> out;
+  for (const auto add : {add_elementwise,
+                         add_broadcasting,
+                         add_shape,
+                         add_reductions,
+                         add_products,
+                         add_normalizations,
+                         add_attention,
+                         add_lookups,
+                         add_updates}) {
+    add(out);
+  }
+  return out;
+}
+
+}  // namespace shardplan::ops
