@@ -1,9 +1,14 @@
 """run: fields, ranks, and what goes wrong with them. Needs a build with the runtime."""
 
+import os
+import pathlib
+import signal
 import socket
+import subprocess
+import time
 import unittest
 
-from program import MLP, CommandLineTest, has_runtime
+from program import MLP, PROGRAM, CommandLineTest, has_runtime
 
 
 @unittest.skipUnless(has_runtime(), "this build has no runtime")
@@ -60,6 +65,39 @@ class RunTest(CommandLineTest):
             done = self.run_program("run", "plan.json", "--timeout", "5", env=env, timeout=60)
         self.assertEqual(done.returncode, 2)
         self.assertIn(env["MASTER_PORT"], done.stderr)
+
+    def break_a_rank(self, signal_number, *words):
+        """Starts a long run, sends a signal to one of its ranks; exit code and standard error."""
+        self.make_plan()
+        run = subprocess.Popen(
+            [PROGRAM, "run", "plan.json", "--steps", "1000000", *words],
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = time.monotonic() + 30
+        ranks = []
+        while len(ranks) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+            children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text()
+            ranks = [int(child) for child in children.split()]
+        time.sleep(2)  # until they train
+        os.kill(ranks[1], signal_number)
+        _, stderr = run.communicate(timeout=30)
+        for rank in ranks:
+            self.assertFalse(pathlib.Path(f"/proc/{rank}").exists(), "a rank is left over")
+        return run.returncode, stderr
+
+    def test_dead_rank_is_named_and_the_others_end(self):
+        code, stderr = self.break_a_rank(signal.SIGKILL)
+        self.assertEqual(code, 2)
+        self.assertIn("error: rank 1", stderr)
+
+    def test_hung_rank_is_named_and_all_end(self):
+        code, stderr = self.break_a_rank(signal.SIGSTOP, "--timeout", "3")
+        self.assertEqual(code, 2)
+        self.assertIn("error: rank 1", stderr)
 
     def test_wrong_numbers(self):
         self.make_plan()
