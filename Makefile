@@ -74,10 +74,10 @@ bench: build
 	@for script in benchmarks/*_bench.py; do \
 	  [ ! -e "$$script" ] || .venv/bin/python "$$script" || exit 1; done
 
-## make fuzz        longer runs of the random tests (SHARDPLAN_FUZZ_RUNS, default 100000)
+## make fuzz        damaged files of every kind, many (SHARDPLAN_FUZZ_RUNS=2000, SHARDPLAN_FUZZ_SEED=0)
 fuzz: core
-	@SHARDPLAN_FUZZ_RUNS=$${SHARDPLAN_FUZZ_RUNS:-100000} \
-	  ctest --test-dir build-core -L fuzz --output-on-failure
+	@SHARDPLAN_FUZZ_RUNS=$${SHARDPLAN_FUZZ_RUNS:-2000} \
+	  ctest --test-dir build-core -L fuzz --output-on-failure --timeout 100000
 
 ## make format      clang-format all C++ sources
 format: setup-core

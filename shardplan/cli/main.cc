@@ -115,9 +115,19 @@ Status check_words(const CLI::App& app, const std::vector<std::string>& words) {
   return {};
 }
 
+/// One line, whatever text of a damaged file the message quotes.
+std::string printable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    out += code < 0x20 || code == 0x7f ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return out;
+}
+
 int report(const Error& error) {
   clear_progress();
-  fmt::print(stderr, "error: {}\n", error.text());
+  fmt::print(stderr, "error: {}\n", printable(error.text()));
   return error.code == ErrorCode::kInfeasible || error.code == ErrorCode::kNotEqual ? 1 : 2;
 }
 
