@@ -3,7 +3,11 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <new>
 
 namespace shardplan::runtime {
@@ -15,12 +19,74 @@ constexpr std::size_t kHeaderBytes = 64;
 constexpr std::size_t kAlignment = 64;
 struct Header {
   MemoryCounter* counter = nullptr;
-  Bytes bytes = 0;
+  Bytes bytes = 0;           ///< asked for
+  std::size_t capacity = 0;  ///< of the block, header included
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
 
+/// Large blocks that were freed, for the next tensor of about that size: a training step asks for
+/// the same sizes again and again, and a fresh block costs a page fault for every 4 KiB. Holds so
+/// little that blocks in use and kept together never exceed the most that was ever in use.
+class BlockCache {
+ public:
+  static constexpr std::size_t kSmallest = std::size_t{128} << 10;
+
+  void* take(std::size_t bytes, std::size_t& capacity) {
+    const std::lock_guard lock(mutex_);
+    const auto found = free_.lower_bound(bytes);
+    if (found != free_.end() && found->first <= bytes + bytes / 8) {
+      capacity = found->first;
+      void* const block = found->second;
+      kept_ -= capacity;
+      used_ += capacity;
+      free_.erase(found);
+      return block;
+    }
+    capacity = bytes;
+    used_ += bytes;
+    most_ = std::max(most_, used_);
+    while (used_ + kept_ > most_) {
+      const auto largest = std::prev(free_.end());
+      kept_ -= largest->first;
+      std::free(largest->second);  // NOLINT(cppcoreguidelines-no-malloc)
+      free_.erase(largest);
+    }
+    return fresh(bytes);
+  }
+
+  void give_back(void* block, std::size_t capacity) {
+    const std::lock_guard lock(mutex_);
+    used_ -= capacity;
+    kept_ += capacity;
+    free_.emplace(capacity, block);
+  }
+
+  static void* fresh(std::size_t bytes) {
+    void* block = nullptr;
+    if (posix_memalign(&block, kAlignment, bytes) != 0) {
+      throw std::bad_alloc();
+    }
+    return block;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multimap<std::size_t, void*> free_;
+  std::size_t used_ = 0;
+  std::size_t kept_ = 0;
+  std::size_t most_ = 0;
+};
+
+BlockCache& block_cache() {
+  // Never destroyed: tensors with static lifetime are freed after static destructors have run.
+  static auto* const cache =
+      new BlockCache();  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  return *cache;
+}
+
 MemoryCounter*& counter_of_thread() {
-  thread_local MemoryCounter* counter = nullptr;
+  thread_local MemoryCounter* counter =
+      nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   return counter;
 }
 
@@ -36,18 +102,21 @@ void release(void* data) {
   if (header->counter != nullptr) {
     header->counter->add(-header->bytes);
   }
-  std::free(header);  // NOLINT(cppcoreguidelines-no-malloc)
+  if (header->capacity >= BlockCache::kSmallest) {
+    block_cache().give_back(header, header->capacity);
+  } else {
+    std::free(header);  // NOLINT(cppcoreguidelines-no-malloc)
+  }
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    void* block = nullptr;
-    if (posix_memalign(&block, kAlignment, bytes + kHeaderBytes) != 0) {
-      throw std::bad_alloc();
-    }
+    std::size_t capacity = bytes + kHeaderBytes;
+    void* const block = capacity >= BlockCache::kSmallest ? block_cache().take(capacity, capacity)
+                                                          : BlockCache::fresh(capacity);
     MemoryCounter* counter = counter_of_thread();
-    new (block) Header{counter, static_cast<Bytes>(bytes)};
+    new (block) Header{counter, static_cast<Bytes>(bytes), capacity};
     if (counter != nullptr) {
       counter->add(static_cast<Bytes>(bytes));
     }
@@ -71,7 +140,8 @@ void MemoryCounter::add(Bytes bytes) {
 
 void install_counting_allocator() {
   // Never destroyed: tensors with static lifetime are freed after static destructors have run.
-  static auto* const allocator = new CountingAllocator();
+  static auto* const allocator =
+      new CountingAllocator();  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   if (c10::GetAllocator(c10::DeviceType::CPU) != allocator) {
     c10::SetAllocator(c10::DeviceType::CPU, allocator, 255);
   }

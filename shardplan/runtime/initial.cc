@@ -78,9 +78,9 @@ at::Tensor from_data(const ir::Value& value) {
 }
 
 bool moves_integers_unchanged(std::string_view op) {
-  static const std::set<std::string_view> kMoves{
+  static const std::set<std::string_view> moves{
       "identity", "reshape", "transpose", "broadcast", "slice", "pad", "cast", "concat"};
-  return kMoves.contains(op);
+  return moves.contains(op);
 }
 
 /// Smallest bound that op's own lookups put on its inputs.

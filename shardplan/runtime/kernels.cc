@@ -61,7 +61,7 @@ at::TensorOptions options_of(const at::Tensor& like, ir::DType dtype) {
 }
 
 std::int64_t rows_at_a_time(std::int64_t row_length) {
-  constexpr std::int64_t kElements = 64 * 1024;
+  constexpr std::int64_t kElements = std::int64_t{64} * 1024;
   return std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, row_length));
 }
 

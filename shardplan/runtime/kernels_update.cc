@@ -130,7 +130,7 @@ Tensors sum_squares(const KernelCall& call) {
       total += x[i] * x[i];
     }
   }
-  at::Tensor result = at::empty({}, options_of(call.input(0), call.results[0].dtype));
+  const at::Tensor result = at::empty({}, options_of(call.input(0), call.results[0].dtype));
   result.fill_(total);
   return {result};
 }
@@ -138,7 +138,7 @@ Tensors sum_squares(const KernelCall& call) {
 Tensors clip_scale(const KernelCall& call) {
   constexpr double kEpsilon = 1e-6;  // torch.nn.utils.clip_grad_norm_
   const double norm = std::sqrt(call.input(0).item<double>());
-  at::Tensor result = at::empty({}, options_of(call.input(0), call.results[0].dtype));
+  const at::Tensor result = at::empty({}, options_of(call.input(0), call.results[0].dtype));
   result.fill_(std::min(1.0, call.attributes.number("max_norm") / (norm + kEpsilon)));
   return {result};
 }

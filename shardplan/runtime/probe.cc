@@ -116,7 +116,7 @@ class Probe {
   }
 
  private:
-  Status check_interrupt() const {
+  [[nodiscard]] Status check_interrupt() const {
     if (control_.interrupted()) {
       return Error{ErrorCode::kRuntime, "interrupted", "probe", {}};
     }

@@ -207,7 +207,8 @@ Result<RunReport> run_rank(const ir::Graph& step,
   }
   RunReport report;
   heartbeat(true);  // in the barrier before the first step
-  const Status done = RankRun(step, program, options, control, *executor, verifier.get()).run(report);
+  const Status done =
+      RankRun(step, program, options, control, *executor, verifier.get()).run(report);
   if (!done) {
     return fail(done.error());
   }

@@ -82,5 +82,21 @@ TEST(Allocator, NestedScopesAndNoScope) {
   EXPECT_EQ(inner.current(), 0);
 }
 
+TEST(Allocator, GivesALargeBlockToTheNextTensorOfItsSize) {
+  install_counting_allocator();
+  MemoryCounter counter;
+  const MemoryScope scope(counter);
+  constexpr std::int64_t kElements = 1 << 20;
+  at::Tensor first = at::empty({kElements}, at::kFloat);
+  const void* const block = first.const_data_ptr();
+  first.reset();
+  EXPECT_EQ(counter.current(), 0);
+  const at::Tensor smaller = at::empty({kElements - 1000}, at::kFloat);
+  EXPECT_EQ(smaller.const_data_ptr(), block);
+  EXPECT_EQ(counter.current(), 4 * (kElements - 1000));
+  const at::Tensor other = at::ones({kElements}, at::kFloat);
+  EXPECT_NE(other.const_data_ptr(), block);
+}
+
 }  // namespace
 }  // namespace shardplan::runtime
