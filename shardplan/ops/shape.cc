@@ -142,7 +142,7 @@ void gradient_slice(GradientBuilder& b) {
   const std::int64_t size = dim_size(b.type(b.input(0)), dim);
   ir::ValueId g = b.output_gradient(0);
   ir::Shape shape = b.type(g).shape;
-  if (step > 1) {
+  if (step > 1 && shape[at(dim)] > 1) {
     ir::IntList split = shape;
     split.insert(split.begin() + dim + 1, 1);
     g = b.emit("reshape", {g}, {{"shape", split}});
