@@ -1,5 +1,6 @@
 // The stages of build_training_step, in order.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,11 +37,18 @@ Result<ir::Graph> loss_graph(const ir::Graph& forward) {
   if (forward.outputs.empty()) {
     return invalid_input("the graph has no output: outputs[0] must be the scalar loss", "graph");
   }
-  for (const ir::Op& op : forward.ops()) {
-    if (op.phase != ir::Phase::kForward) {
-      return invalid_input("op '" + op.name + "' is not a forward op: the graph is a step already",
-                           "graph");
-    }
+  const auto belongs_to_step = [](const ir::Value& value) {
+    return value.kind == ir::ValueKind::kState || value.kind == ir::ValueKind::kAccumulator;
+  };
+  if (forward.microbatches != 1 || !forward.gradients.empty() ||
+      std::any_of(forward.values().begin(), forward.values().end(), belongs_to_step) ||
+      std::any_of(forward.ops().begin(), forward.ops().end(), [](const ir::Op& op) {
+        return op.phase != ir::Phase::kForward;
+      })) {
+    return invalid_input(
+        "the graph is a training step already (it has microbatches, gradients, states, or ops "
+        "beyond the forward pass); a forward graph was expected",
+        "graph");
   }
   ir::Graph graph = forward;
   graph.outputs.resize(1);

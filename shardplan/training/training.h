@@ -76,8 +76,11 @@ struct Recipe {
 ///   count) is each microbatch's own: the loss of the step is the mean over microbatches.
 /// - A floating value that several operands read gets an `identity` op as fan-out point,
 /// parameters,
-///   buffers and constants excepted. Gradients that meet there are summed by `add` with that op as
-///   source; contributions to a tied weight by `add` without a source.
+///   buffers and constants excepted. Gradients that meet there are summed by `add`, or joined by
+///   `concat` where they come from slices side by side, with that op as source; contributions to a
+///   tied weight are summed by `add` without a source. In the backward pass a gradient that an op
+///   hands on unchanged to one of several operands goes through an `identity` of that op.
+/// - Elementwise ops of gradients that were broadcast work on the small tensor where they can.
 /// - Backward ops follow in reverse order; with microbatches > 1 each parameter's gradient is
 /// summed
 ///   into an accumulator (kAccumulator) as soon as it is complete; gradients are means over

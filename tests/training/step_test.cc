@@ -213,7 +213,8 @@ TEST(Step, SaysWhatIsWrongWithTheGraph) {
   none.outputs.clear();
   EXPECT_EQ(error_of(none, Recipe{}),
             "graph: the graph has no output: outputs[0] must be the scalar loss");
-  EXPECT_THAT(error_of(step_of(mlp(8), Recipe{}), Recipe{}), HasSubstr("is a step already"));
+  EXPECT_THAT(error_of(step_of(mlp(8), Recipe{}), Recipe{}),
+              HasSubstr("is a training step already"));
   EXPECT_THAT(error_of(mlp(8), with(Precision::kAsModel, 0)), HasSubstr("at least 1 expected"));
 }
 
