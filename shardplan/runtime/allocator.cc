@@ -79,14 +79,14 @@ class BlockCache {
 
 BlockCache& block_cache() {
   // Never destroyed: tensors with static lifetime are freed after static destructors have run.
-  static auto* const cache =
-      new BlockCache();  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static auto* const cache = new BlockCache();
   return *cache;
 }
 
 MemoryCounter*& counter_of_thread() {
-  thread_local MemoryCounter* counter =
-      nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  thread_local MemoryCounter* counter = nullptr;
   return counter;
 }
 
@@ -140,8 +140,8 @@ void MemoryCounter::add(Bytes bytes) {
 
 void install_counting_allocator() {
   // Never destroyed: tensors with static lifetime are freed after static destructors have run.
-  static auto* const allocator =
-      new CountingAllocator();  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static auto* const allocator = new CountingAllocator();
   if (c10::GetAllocator(c10::DeviceType::CPU) != allocator) {
     c10::SetAllocator(c10::DeviceType::CPU, allocator, 255);
   }

@@ -161,7 +161,7 @@ Tensors sum_exp(const KernelCall& call) {
   const std::int64_t step = rows_at_a_time(classes);
   for (std::int64_t row = 0; row < x.size(0); row += step) {
     const std::int64_t end = std::min(row + step, x.size(0));
-    at::Tensor part = x.slice(0, row, end).to(wide, false, /*copy=*/true);
+    const at::Tensor part = x.slice(0, row, end).to(wide, false, /*copy=*/true);
     part.sub_(m.slice(0, row, end)).exp_();
     flat.slice(0, row, end).copy_(part.sum(1));
   }
@@ -188,7 +188,7 @@ Tensors label_score(const KernelCall& call) {
   const at::Tensor logits = call.input(0).view({-1, classes});
   const LocalIds local = labels(call, 1, classes);
   const at::Tensor lse = call.input(2).reshape({-1});
-  at::Tensor score =
+  const at::Tensor score =
       logits.gather(1, local.ids.to(at::kLong).unsqueeze(1)).squeeze(1).to(lse.scalar_type());
   score.sub_(lse).masked_fill_(local.inside.logical_not(), 0);
   return {to_result(call, 0, score).view(call.results[0].shape)};
@@ -211,13 +211,13 @@ Tensors label_score_backward(const KernelCall& call) {
                            .masked_fill_(kept.logical_not(), 0)
                            .unsqueeze(1);
   const at::Tensor at_label = g.masked_fill(local.inside.logical_not().unsqueeze(1), 0);
-  at::Tensor result =
+  const at::Tensor result =
       at::empty(call.results[0].shape, options_of(call.input(1), call.results[0].dtype));
   const at::Tensor rows = result.view({-1, classes});
   const std::int64_t step = rows_at_a_time(classes);
   for (std::int64_t row = 0; row < logits.size(0); row += step) {
     const std::int64_t end = std::min(row + step, logits.size(0));
-    at::Tensor part = logits.slice(0, row, end).to(wide, false, /*copy=*/true);
+    const at::Tensor part = logits.slice(0, row, end).to(wide, false, /*copy=*/true);
     part.sub_(lse.slice(0, row, end)).exp_().mul_(g.slice(0, row, end)).neg_();
     part.scatter_add_(1, ids.slice(0, row, end), at_label.slice(0, row, end));
     rows.slice(0, row, end).copy_(part);

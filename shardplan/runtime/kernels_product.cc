@@ -63,7 +63,6 @@ struct Layout {
 /// Whether `letters`, in the order of its groups, is a strided matrix (batch) without a copy: each
 /// group is one run of letters, and the unit stride is not the batch's.
 bool strided(const std::string& letters, const Layout& layout) {
-  std::string rest = letters;
   for (const std::string& group : {layout.batch, layout.rows, layout.columns}) {
     if (!group.empty() && letters.find(group) == std::string::npos) {
       return false;
@@ -288,8 +287,8 @@ Tensors attention(const KernelCall& call) {
   }
   // Grouped heads: one kernel call for each of the r query heads of a group, so that keys and
   // values are never expanded.
-  at::Tensor result = empty_result(call, 0);
-  at::Tensor all_logsumexp = empty_result(call, 1);
+  const at::Tensor result = empty_result(call, 0);
+  const at::Tensor all_logsumexp = empty_result(call, 1);
   for (std::int64_t j = 0; j < repeats; ++j) {
     auto [y, logsumexp] =
         attend({heads_of(q, groups, j), k, v}, scale, causal, mask_of(mask, groups, j));
@@ -316,7 +315,7 @@ Tensors attention_backward(const KernelCall& call) {
     auto [dq, dk, dv] = attend_backward(g, {q, k, v}, y, logsumexp, scale, causal, mask);
     return {own_layout(dq), own_layout(dk), own_layout(dv)};
   }
-  at::Tensor all_dq = empty_result(call, 0);
+  const at::Tensor all_dq = empty_result(call, 0);
   at::Tensor sum_dk;
   at::Tensor sum_dv;
   for (std::int64_t j = 0; j < repeats; ++j) {
