@@ -209,7 +209,7 @@ TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {
 }
 
 TEST(Executor, RecomputationAndMicrobatchesChangeNothing) {
-  training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64, 2);
+  const training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64, 2);
   const ir::Graph step =
       step_of("gpt:layers=2,hidden=16,heads=2,seq=8,batch=4,vocab=32,dropout=0.1", recipe);
   plan::Plan plan = one_device_plan(step, {});

@@ -69,6 +69,7 @@ Tensors run_op(const ir::Graph& graph, const ir::Op& op, const Tensors& inputs) 
   const Kernel kernel = find_kernel(op.name);
   EXPECT_NE(kernel, nullptr) << op.name;
   std::vector<ir::TensorType> results;
+  results.reserve(op.outputs.size());
   for (const ir::ValueId output : op.outputs) {
     results.push_back(graph.type(output));
   }
@@ -133,6 +134,7 @@ struct OpRun {
     values.resize(graph.values().size());
     values.back() = g;
     std::vector<bool> needed;
+    needed.reserve(node.inputs.size());
     for (const ir::ValueId input : node.inputs) {
       needed.push_back(ir::is_floating(graph.type(input).dtype));
     }
@@ -140,6 +142,7 @@ struct OpRun {
     ops::get(node.name).gradient(builder);
     execute();
     Tensors found;
+    found.reserve(builder.input_gradients().size());
     for (const ir::ValueId gradient : builder.input_gradients()) {
       found.push_back(gradient.valid() ? values[gradient.index()] : at::Tensor());
     }

@@ -20,7 +20,7 @@ constexpr const char* kBehaviour = "SHARDPLAN_TEST_BEHAVIOUR";
 
 /// Not a test of its own: what each rank does in the tests below.
 TEST(LaunchedRank, DISABLED_Behaves) {
-  const RankInfo rank = rank_from_environment().value();
+  const RankInfo rank = rank_from_environment().value_or(RankInfo{});
   const std::string behaviour = std::getenv(kBehaviour);
   HeartbeatBoard board = HeartbeatBoard::from_environment(rank.world_size);
   EXPECT_TRUE(board.watched());
