@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "shardplan/planners/evaluate.h"
@@ -55,6 +56,9 @@ class MeshSearch {
     const ir::OpId peak = peak_point(candidate);
     const std::size_t before = candidates.size();
     candidates.push_back(std::move(candidate));
+    if (!request_.cluster.local) {
+      SHARDPLAN_RETURN_IF_ERROR(add_overlapping(free.problem.objective, candidates));
+    }
     if (fits) {
       return {};
     }
@@ -137,6 +141,38 @@ class MeshSearch {
         slack_[r] = std::min(slack_[r] - 0.002 * limit_, solution.usage[r] - peak_bytes);
       }
     }
+  }
+
+  /// Optima in which changes of layout count only in part, as if the rest hid behind compute: more
+  /// candidates for the simulator, which knows what does.
+  Status add_overlapping(const solvers::CostNetwork& objective,
+                         std::vector<Candidate>& candidates) {
+    for (const double exposed : {0.5, 0.2}) {
+      if (budget_.exhausted()) {
+        return {};
+      }
+      solvers::CostNetwork discounted = objective;
+      std::map<const std::vector<double>*, solvers::CostTable> known;
+      for (solvers::CostNetwork::Factor& factor : discounted.factors) {
+        solvers::CostTable& table = known[factor.cost.get()];
+        if (!table) {
+          std::vector<double> values = *factor.cost;
+          for (double& value : values) {
+            value *= exposed;
+          }
+          table = std::make_shared<const std::vector<double>>(std::move(values));
+        }
+        factor.cost = table;
+      }
+      const auto outcome = elimination_.minimise(discounted);
+      if (outcome.solved) {
+        SHARDPLAN_ASSIGN_OR_RETURN(
+            Candidate candidate,
+            evaluate(problem_.to_plan(outcome.solution.choice, false), request_.step));
+        candidates.push_back(std::move(candidate));
+      }
+    }
+    return {};
   }
 
   /// A plan of least memory: fictitious play between the plan, which makes the weighted sum of the
