@@ -122,7 +122,7 @@ std::vector<int> with_recompute(const problem::IntraOpProblem& problem, std::vec
 }  // namespace
 
 const std::vector<ExpertRule>& expert_rules() {
-  static const std::vector<ExpertRule> kRules{
+  static const std::vector<ExpertRule> rules{
       {"dp", true, false, ZeroStage::kNone},
       {"zero1", true, false, ZeroStage::kOptimizer},
       {"zero2", true, false, ZeroStage::kGradients},
@@ -132,7 +132,7 @@ const std::vector<ExpertRule>& expert_rules() {
       {"megatron_zero1", true, true, ZeroStage::kOptimizer},
       {"megatron_zero3", true, true, ZeroStage::kParameters},
   };
-  return kRules;
+  return rules;
 }
 
 std::vector<cluster::DeviceMesh> expert_meshes(const ExpertRule& rule, std::int64_t devices) {

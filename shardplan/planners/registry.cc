@@ -11,13 +11,13 @@
 namespace shardplan::planners {
 
 const std::vector<PlannerInfo>& registry() {
-  static const std::vector<PlannerInfo> kPlanners = [] {
-    std::vector<PlannerInfo> planners{map_planner()};
+  static const std::vector<PlannerInfo> planners = [] {
+    std::vector<PlannerInfo> all{map_planner()};
     const std::vector<PlannerInfo> experts = expert_planners();
-    planners.insert(planners.end(), experts.begin(), experts.end());
-    return planners;
+    all.insert(all.end(), experts.begin(), experts.end());
+    return all;
   }();
-  return kPlanners;
+  return planners;
 }
 
 Result<const PlannerInfo*> find_planner(std::string_view name) {

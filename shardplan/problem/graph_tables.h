@@ -106,6 +106,13 @@ class GraphTables {
                                    bool from_again,
                                    bool to_again,
                                    int at) const;
+  static bool changed_copy_is_live(const EdgeFacts& facts,
+                                   const Times& times,
+                                   const Span& part,
+                                   bool from_again,
+                                   bool to_again,
+                                   int at,
+                                   Span& original);
   [[nodiscard]] static Span reads_of(const EdgeFacts& facts,
                                      const Times& times,
                                      const std::vector<sharding::ShardingSpec>& reads,

@@ -144,7 +144,7 @@ class IntraOpBuilder {
     }
     const ir::Value& v = step_.value(value);
     int from = -1;
-    Port port{value, v.producer, v.result_index};
+    const Port port{value, v.producer, v.result_index};
     if (v.kind == ValueKind::kOpResult) {
       from = node_of_op_[v.producer.index()];
     } else if (v.kind == ValueKind::kParameter) {

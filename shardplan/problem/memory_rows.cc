@@ -184,35 +184,44 @@ double GraphTables::value_bytes(const IntraOpEdge& edge,
     const Span part = reads_of(facts, times, reads, to);
     if (to == made) {
       original.merge(part);
-      continue;
+    } else if (changed_copy_is_live(facts, times, part, again, to_again, at, original)) {
+      total += bytes(to, value);
     }
-    const bool kept = !facts.parameter && !facts.backward_value && !again && !to_again;
-    int second = part.first_backward;
-    if (to_again && facts.reader_reruns && part.first_forward >= 0 && times.to_restart >= 0) {
-      second = second < 0 ? times.to_restart : std::min(second, times.to_restart);
-    }
-    bool there = within(part.first_forward, part.last_forward, at);
-    if (kept && part.first_forward >= 0) {
-      there = there || within(part.first_forward, part.last_backward, at);
-    } else {
-      there = there || within(second, part.last_backward, at);
-      if (second >= 0) {
-        original.add(second, Phase::kBackward);
-      }
-    }
-    if (part.first_forward >= 0) {
-      original.add(part.first_forward, Phase::kForward);
-    }
-    if (part.last_update >= 0) {
-      there = there || at == part.last_update;
-      original.add(part.last_update, Phase::kUpdate);
-    }
-    total += there ? bytes(to, value) : 0;
   }
   if (accounted && live(times.definition, original, at, again ? times.from_restart : -1)) {
     total += bytes(made, value);
   }
   return total;
+}
+
+/// Whether a copy in another layout than the value was made in is live; adds to `original` the
+/// moments when the change is made.
+bool GraphTables::changed_copy_is_live(const EdgeFacts& facts,
+                                       const Times& times,
+                                       const Span& part,
+                                       bool from_again,
+                                       bool to_again,
+                                       int at,
+                                       Span& original) {
+  const bool kept = !facts.parameter && !facts.backward_value && !from_again && !to_again &&
+                    part.first_forward >= 0;
+  int second = part.first_backward;
+  if (to_again && facts.reader_reruns && part.first_forward >= 0 && times.to_restart >= 0) {
+    second = second < 0 ? times.to_restart : std::min(second, times.to_restart);
+  }
+  if (part.first_forward >= 0) {
+    original.add(part.first_forward, Phase::kForward);
+  }
+  if (part.last_update >= 0) {
+    original.add(part.last_update, Phase::kUpdate);
+  }
+  if (!kept && second >= 0) {
+    original.add(second, Phase::kBackward);
+  }
+  const bool backward = kept ? within(part.first_forward, part.last_backward, at)
+                             : within(second, part.last_backward, at);
+  return backward || within(part.first_forward, part.last_forward, at) ||
+         (part.last_update >= 0 && at == part.last_update);
 }
 
 /// The reads in one layout.

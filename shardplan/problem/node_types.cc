@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -162,86 +163,106 @@ bool NodeTypes::fixed(const IntraOpNode& node) const {
   return integer_result || constant_.contains(op.outputs.front());
 }
 
+namespace {
+
+/// Axes of the forward op that cut the dimensions of each value around it.
+class KnownDimensions {
+ public:
+  /// Ties axes of an op through a value that it shares: axis `own[d][k]` is the known one there.
+  void tie(ValueId value, const ops::DimAxes& own, std::vector<int>& tied) const {
+    const auto it = dims_.find(value.value);
+    if (it == dims_.end() || it->second.size() != own.size()) {
+      return;
+    }
+    for (std::size_t d = 0; d < own.size(); ++d) {
+      for (std::size_t k = 0; k < own[d].size() && own[d].size() == it->second[d].size(); ++k) {
+        tied[static_cast<std::size_t>(own[d][k])] = it->second[d][k];
+      }
+    }
+  }
+
+  void add(ValueId value, const ops::DimAxes& dims) { dims_.emplace(value.value, dims); }
+
+  /// Adds a value in the axes of an op, as far as they are tied.
+  void add(ValueId value, ops::DimAxes own, const std::vector<int>& tied) {
+    for (std::vector<int>& dim : own) {
+      for (int& axis : dim) {
+        axis = tied[static_cast<std::size_t>(axis)];
+      }
+      if (std::find(dim.begin(), dim.end(), -1) != dim.end()) {
+        dim.clear();
+      }
+    }
+    dims_.emplace(value.value, std::move(own));
+  }
+
+ private:
+  std::unordered_map<std::int32_t, ops::DimAxes> dims_;
+};
+
+}  // namespace
+
 NodeTypes::Members NodeTypes::tie(const IntraOpNode& node) const {
   Members members;
-  std::unordered_map<std::int32_t, ops::DimAxes> dims;  // by value: axes of the forward op
-  std::set<std::int32_t> gradients;
+  KnownDimensions known;
+  const auto add_gradient_of = [&](ValueId value, const ops::DimAxes& dims) {
+    if (const auto it = gradient_of_.find(value.value); it != gradient_of_.end()) {
+      known.add(it->second, dims);
+    }
+  };
   for (std::size_t m = 0; m < node.members.size(); ++m) {
     members.maps.push_back(ops::axis_map(step_, node.members[m]));
     const ops::AxisMap& map = members.maps.back();
     const ir::Op& op = step_.op(node.members[m]);
     members.tied.emplace_back(map.axes.size(), -1);
-    members.gradient_operands.emplace_back();
     std::vector<int>& tied = members.tied.back();
     if (m == 0) {
-      for (std::size_t a = 0; a < tied.size(); ++a) {
-        tied[a] = static_cast<int>(a);
-      }
+      std::iota(tied.begin(), tied.end(), 0);
     }
-    const auto learn = [&](ValueId value, const ops::DimAxes& own) {
-      const auto it = dims.find(value.value);
-      if (m == 0 || it == dims.end() || it->second.size() != own.size()) {
-        return;
-      }
-      for (std::size_t d = 0; d < own.size(); ++d) {
-        for (std::size_t k = 0; k < own[d].size() && own[d].size() == it->second[d].size(); ++k) {
-          tied[static_cast<std::size_t>(own[d][k])] = it->second[d][k];
-        }
-      }
-    };
+    for (std::size_t i = 0; m > 0 && i < op.inputs.size(); ++i) {
+      known.tie(op.inputs[i], map.inputs[i], tied);
+    }
+    for (std::size_t r = 0; m > 0 && r < op.outputs.size(); ++r) {
+      known.tie(op.outputs[r], map.results[r], tied);
+    }
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      learn(op.inputs[i], map.inputs[i]);
+      known.add(op.inputs[i], map.inputs[i], tied);
     }
     for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-      learn(op.outputs[r], map.results[r]);
+      known.add(op.outputs[r], map.results[r], tied);
     }
-    const auto teach = [&](ValueId value, const ops::DimAxes& own) {
-      ops::DimAxes forward = own;
-      for (std::vector<int>& dim : forward) {
-        for (int& axis : dim) {
-          axis = tied[static_cast<std::size_t>(axis)];
-        }
-        if (std::find(dim.begin(), dim.end(), -1) != dim.end()) {
-          dim.clear();
-        }
-      }
-      dims.emplace(value.value, std::move(forward));
-    };
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      teach(op.inputs[i], map.inputs[i]);
-      if (m > 0 && (gradients.contains(op.inputs[i].value))) {
+    // The gradient of a value has the dimensions of the value.
+    for (std::size_t r = 0; m == 0 && r < op.outputs.size(); ++r) {
+      add_gradient_of(op.outputs[r], map.results[r]);
+    }
+    for (std::size_t i = 0; m == 0 && i < op.inputs.size(); ++i) {
+      add_gradient_of(op.inputs[i], map.inputs[i]);
+    }
+  }
+  find_gradient_operands(node, members);
+  return members;
+}
+
+/// Operands of the backward members that come from the gradients of the node's results.
+void NodeTypes::find_gradient_operands(const IntraOpNode& node, Members& members) const {
+  std::set<std::int32_t> gradients;
+  for (const Port& port : node.reads) {
+    if (step_.op(port.op).phase == ir::Phase::kBackward && is_backward_value(port.value)) {
+      gradients.insert(port.value.value);
+    }
+  }
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    members.gradient_operands.emplace_back();
+    const ir::Op& op = step_.op(node.members[m]);
+    for (std::size_t i = 0; m > 0 && i < op.inputs.size(); ++i) {
+      if (gradients.contains(op.inputs[i].value)) {
         members.gradient_operands.back().push_back(static_cast<int>(i));
       }
     }
-    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-      teach(op.outputs[r], map.results[r]);
-    }
-    if (m == 0) {
-      // The gradient of a value has the dimensions of the value.
-      for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-        if (const auto gradient = gradient_of_.find(op.outputs[r].value);
-            gradient != gradient_of_.end()) {
-          dims.emplace(gradient->second.value, map.results[r]);
-        }
-      }
-      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-        if (const auto gradient = gradient_of_.find(op.inputs[i].value);
-            gradient != gradient_of_.end()) {
-          dims.emplace(gradient->second.value, map.inputs[i]);
-        }
-      }
-      for (const Port& port : node.reads) {
-        if (step_.op(port.op).phase == ir::Phase::kBackward && is_backward_value(port.value)) {
-          gradients.insert(port.value.value);
-        }
-      }
-    } else {
-      for (const ValueId output : op.outputs) {
-        gradients.insert(output.value);
-      }
+    for (std::size_t r = 0; m > 0 && r < op.outputs.size(); ++r) {
+      gradients.insert(op.outputs[r].value);
     }
   }
-  return members;
 }
 
 bool NodeTypes::is_backward_value(ValueId value) const {
@@ -571,6 +592,7 @@ std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node) co
   const std::size_t axes = cost_.mesh().axes.size();
   const bool accumulates = step_.microbatches > 1;
   std::vector<ops::AxisMap> maps;
+  maps.reserve(node.members.size());
   for (const OpId member : node.members) {
     maps.push_back(ops::axis_map(step_, member));
   }

@@ -33,6 +33,7 @@ class NodeTypes {
 
   [[nodiscard]] std::string signature(const IntraOpNode& node) const;
   [[nodiscard]] Members tie(const IntraOpNode& node) const;
+  void find_gradient_operands(const IntraOpNode& node, Members& members) const;
   [[nodiscard]] std::vector<NodeChoice> op_choices(const IntraOpNode& node) const;
   [[nodiscard]] std::vector<NodeChoice> parameter_choices(const IntraOpNode& node) const;
   [[nodiscard]] bool fixed(const IntraOpNode& node) const;

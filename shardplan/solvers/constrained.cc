@@ -207,12 +207,14 @@ class Primal {
     if (!best_) {
       return;
     }
+    Point best = *best_;
     for (int round = 0; round < 50 && !control.interrupted(); ++round) {
-      const bool single = improve_singles();
-      if (!single && !improve_pairs()) {
-        return;
+      const bool single = improve_singles(best);
+      if (!single && !improve_pairs(best)) {
+        break;
       }
     }
+    best_ = std::move(best);
   }
 
   [[nodiscard]] const std::optional<Point>& best() const { return best_; }
@@ -289,26 +291,26 @@ class Primal {
     return true;
   }
 
-  bool improve_singles() {
+  bool improve_singles(Point& best) {
     bool improved = false;
-    for (std::size_t v = 0; v < best_->choice.size(); ++v) {
+    for (std::size_t v = 0; v < best.choice.size(); ++v) {
       int best_choice = -1;
-      double best_gain = -1e-12 * std::abs(best_->objective);
+      double best_gain = -1e-12 * std::abs(best.objective);
       const int choices = static_cast<int>(problem_.objective.unary[v]->size());
       for (int c = 0; c < choices; ++c) {
-        if (c == best_->choice[v]) {
+        if (c == best.choice[v]) {
           continue;
         }
-        const Delta delta = change(*best_, v, c);
-        if (delta.objective < best_gain && fits(best_->usage, delta)) {
+        const Delta delta = change(best, v, c);
+        if (delta.objective < best_gain && fits(best.usage, delta)) {
           best_gain = delta.objective;
           best_choice = c;
         }
       }
       if (best_choice >= 0) {
-        std::vector<int> choice = best_->choice;
+        std::vector<int> choice = best.choice;
         choice[v] = best_choice;
-        best_ = evaluator_.point(std::move(choice));
+        best = evaluator_.point(std::move(choice));
         improved = true;
       }
     }
@@ -316,13 +318,14 @@ class Primal {
   }
 
   /// Changes two variables of a factor together, where no single change helps.
-  bool improve_pairs() {
+  bool improve_pairs(Point& best) {
     bool improved = false;
     for (const CostNetwork::Factor& factor : problem_.objective.factors) {
       for (std::size_t i = 0; i < factor.scope.size(); ++i) {
         for (std::size_t j = i + 1; j < factor.scope.size(); ++j) {
           improved = improve_pair(static_cast<std::size_t>(factor.scope[i]),
-                                  static_cast<std::size_t>(factor.scope[j])) ||
+                                  static_cast<std::size_t>(factor.scope[j]),
+                                  best) ||
                      improved;
         }
       }
@@ -330,7 +333,7 @@ class Primal {
     return improved;
   }
 
-  bool improve_pair(std::size_t a, std::size_t b) {
+  bool improve_pair(std::size_t a, std::size_t b, Point& best) {
     constexpr std::size_t kLargestPair = 1024;
     const std::size_t choices_a = problem_.objective.unary[a]->size();
     const std::size_t choices_b = problem_.objective.unary[b]->size();
@@ -338,10 +341,10 @@ class Primal {
       return false;
     }
     for (std::size_t ca = 0; ca < choices_a; ++ca) {
-      if (static_cast<int>(ca) == best_->choice[a]) {
+      if (static_cast<int>(ca) == best.choice[a]) {
         continue;
       }
-      Point moved = *best_;
+      Point moved = best;
       const Delta first = change(moved, a, static_cast<int>(ca));
       if (!std::isfinite(first.objective)) {
         continue;
@@ -353,10 +356,10 @@ class Primal {
       }
       for (std::size_t cb = 0; cb < choices_b; ++cb) {
         const Delta second = change(moved, b, static_cast<int>(cb));
-        if (moved.objective + second.objective < best_->objective * (1 - 1e-12) &&
+        if (moved.objective + second.objective < best.objective * (1 - 1e-12) &&
             fits(moved.usage, second)) {
           moved.choice[b] = static_cast<int>(cb);
-          best_ = evaluator_.point(moved.choice);
+          best = evaluator_.point(moved.choice);
           return true;
         }
       }
@@ -384,47 +387,53 @@ class Ascent {
   bool row(std::size_t r, double hint, std::vector<double>& multiplier, Dual::Value& current) {
     std::vector<double> low = multiplier;
     low[r] = 0;
-    std::optional<Dual::Value> below = multiplier[r] == 0 ? current : evaluate(low);
-    if (!below) {
+    std::optional<Dual::Value> value = multiplier[r] == 0 ? current : evaluate(low);
+    if (!value) {
       return false;
     }
-    if (slope(*below, r) <= 0) {
-      take(low, *below, multiplier, current);
+    Dual::Value below = *value;
+    if (slope(below, r) <= 0) {
+      take(low, below, multiplier, current);
       return true;
     }
     std::vector<double> high = low;
     hint = std::max(multiplier[r], hint);
     double factor = hint > 0 ? 1.3 : 8;
-    high[r] = hint > 0 ? hint : first_guess(r, *below);
-    const double largest = 1e9 * std::max(high[r], first_guess(r, *below));
-    std::optional<Dual::Value> above = evaluate(high);
-    if (above && hint > 0 && slope(*above, r) <= 0) {
+    high[r] = hint > 0 ? hint : first_guess(r, below);
+    const double largest = 1e9 * std::max(high[r], first_guess(r, below));
+    value = evaluate(high);
+    if (!value) {
+      return false;
+    }
+    Dual::Value above = *value;
+    if (hint > 0 && slope(above, r) <= 0) {
       std::vector<double> near = high;
       near[r] /= factor;
-      const std::optional<Dual::Value> value = evaluate(near);
+      value = evaluate(near);
       if (value && slope(*value, r) > 0) {
         low = near;
-        below = value;
+        below = *value;
       } else if (value) {
         high = near;
-        above = value;
+        above = *value;
       }
     }
-    while (above && slope(*above, r) > 0 && !dual_.exhausted()) {
+    while (slope(above, r) > 0 && !dual_.exhausted()) {
       if (high[r] > largest) {
-        take(high, *above, multiplier, current);
+        take(high, above, multiplier, current);
         return true;
       }
       low = high;
       below = above;
       high[r] *= factor;
       factor = 8;
-      above = evaluate(high);
+      value = evaluate(high);
+      if (!value) {
+        return false;
+      }
+      above = *value;
     }
-    if (!above) {
-      return false;
-    }
-    return intersect(r, low, *below, high, *above, multiplier, current);
+    return intersect(r, low, below, high, above, multiplier, current);
   }
 
   std::optional<Dual::Value> evaluate(const std::vector<double>& multiplier) {
