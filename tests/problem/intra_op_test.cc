@@ -22,13 +22,13 @@ ir::Graph step_of(const std::string& model, std::int64_t microbatches = 1) {
   return std::move(*step);
 }
 
-const std::vector<std::string>& models() {
-  static const std::vector<std::string> kModels{
+const std::vector<std::string>& zoo_models() {
+  static const std::vector<std::string> models{
       "mlp:layers=3,hidden=64,batch=16",
       "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,vocab=96",
       "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,vocab=96,dropout=0.1",
       "llama:layers=2,hidden=64,ffn=128,heads=4,kv_heads=2,seq=32,batch=8,vocab=96"};
-  return kModels;
+  return models;
 }
 
 cost::CostModel cost_on(const std::vector<cluster::MeshAxis>& axes) {
@@ -128,7 +128,7 @@ TEST_P(IntraOp, MemoryRowsAreTheBytesOfTheProgram) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, IntraOp, testing::ValuesIn(models()));
+INSTANTIATE_TEST_SUITE_P(Zoo, IntraOp, testing::ValuesIn(zoo_models()));
 
 TEST(AxisMeanings, OfAGptAreThoseOfMegatron) {
   const ir::Graph step = step_of("gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,vocab=96");
