@@ -168,8 +168,10 @@ std::optional<ConstTensor> ArchiveWeights::content(std::string_view name,
   if (!known.has_value()) {
     return std::nullopt;
   }
-  std::optional<ConstTensor> band = recognise_band(*known);
-  return band.has_value() ? band : known;
+  if (std::optional<ConstTensor> band = recognise_band(*known)) {
+    return band;
+  }
+  return known;
 }
 
 std::optional<ConstTensor> ArchiveWeights::fixed_content(std::string_view name,
