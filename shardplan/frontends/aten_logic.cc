@@ -183,6 +183,7 @@ std::vector<AtenOp> aten_logic() {
        {"aten.gt.Scalar", "gt"},
        {"aten.ge.Tensor", "ge"},
        {"aten.ge.Scalar", "ge"}}};
+  rows.reserve(kComparisons.size());
   for (const auto& [target, ours] : kComparisons) {
     rows.push_back({target, map_comparison, ours, fold_comparison});
   }

@@ -125,7 +125,10 @@ Results sink_through_broadcasting(Rewriter& r, const Op& op) {
     shapes.push_back(shape);
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] = shapes[i].has_value() ? r.reshape(inputs[i], *shapes[i]) : inputs[i];
+    const std::optional<Shape>& shape = shapes[i];
+    if (shape.has_value()) {
+      inputs[i] = r.reshape(inputs[i], *shape);
+    }
   }
   return std::vector{r.transpose(r.emit(op.name, inputs, op.attributes), permutation)};
 }
