@@ -43,15 +43,13 @@ setup-core:
 
 configure: setup
 	@echo "configure build/ (with torch)"
-	@cmake -S . -B build -G Ninja -DSHARDPLAN_WITH_TORCH=ON $(CMAKE_FLAGS) > build.configure.log 2>&1 \
-	  || { cat build.configure.log; exit 1; }
-	@mv build.configure.log build/configure.log
+	@mkdir -p build && cmake -S . -B build -G Ninja -DSHARDPLAN_WITH_TORCH=ON $(CMAKE_FLAGS) \
+	  > build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 
 configure-core: setup-core
 	@echo "configure build-core/ (without torch)"
-	@cmake -S . -B build-core -G Ninja -DSHARDPLAN_WITH_TORCH=OFF $(CMAKE_FLAGS) > build-core.configure.log 2>&1 \
-	  || { cat build-core.configure.log; exit 1; }
-	@mv build-core.configure.log build-core/configure.log
+	@mkdir -p build-core && cmake -S . -B build-core -G Ninja -DSHARDPLAN_WITH_TORCH=OFF $(CMAKE_FLAGS) \
+	  > build-core/configure.log 2>&1 || { cat build-core/configure.log; exit 1; }
 
 ## make build       the program with its runtime: build/shardplan
 build: configure
