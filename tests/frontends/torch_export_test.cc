@@ -250,7 +250,8 @@ TEST(TorchExport, FlippedBitsNeverCrash) {
     for (int round = 0; round < 80; ++round) {
       std::string damaged = whole;
       for (int flip = 0; flip < 3; ++flip) {
-        damaged[random() % damaged.size()] ^= static_cast<char>(1U << (random() % 8));
+        char& byte = damaged[random() % damaged.size()];
+        byte = static_cast<char>(static_cast<unsigned char>(byte) ^ (1U << (random() % 8)));
       }
       archive.write(damaged);
       const Result<ir::Graph> graph = load_model(archive.path(), {.weights = true});
