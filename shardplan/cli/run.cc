@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -203,7 +204,8 @@ Result<int> run(const Options& options, const Session& session) {
     }
     SHARDPLAN_RETURN_IF_ERROR(check_ranks(ranks, options.oversubscribe));
   }
-  return runtime::launch_local(static_cast<int>(ranks), session.arguments, run_options);
+  return runtime::launch_local(
+      static_cast<int>(ranks), session.arguments, run_options, session.control);
 }
 
 #else
@@ -227,12 +229,13 @@ Action add_run(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--verify", options->verify, "compare losses, gradients and weights to one device");
   app.add_option("--seed", options->seed, "of inputs, dropout and random weights")
+      ->check(number_at_least(0))
       ->capture_default_str();
   app.add_option("--threads", options->threads, "threads of each rank")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--timeout", options->timeout, "seconds of silence after which a rank has hung")
-      ->check(CLI::PositiveNumber)
+      ->check(number_at_least(0.001))
       ->capture_default_str();
   app.add_flag("--random-weights", options->random_weights, "also where the file holds weights");
   app.add_flag("--oversubscribe", options->oversubscribe, "any number of ranks for a core");

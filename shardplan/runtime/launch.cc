@@ -131,6 +131,11 @@ class Ranks {
     if (pid == 0) {
       // Only calls that are safe between fork and exec. A rank never outlives its launcher.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      // Ctrl-C reaches every process of the terminal: the launcher alone answers it, once.
+      sigset_t interrupt;
+      sigemptyset(&interrupt);
+      sigaddset(&interrupt, SIGINT);
+      sigprocmask(SIG_BLOCK, &interrupt, nullptr);
       if (getppid() != parent) {
         _exit(1);
       }
@@ -270,7 +275,10 @@ bool lost_a_peer(const HeartbeatBoard& board, int ranks) {
   return false;
 }
 
-Result<int> watch(Ranks& ranks, const HeartbeatBoard& board, const RunOptions& options) {
+Result<int> watch(Ranks& ranks,
+                  const HeartbeatBoard& board,
+                  const RunOptions& options,
+                  const Control& control) {
   const int count = static_cast<int>(ranks.children().size());
   Silence silence;
   std::optional<Clock::time_point> lost;
@@ -285,6 +293,9 @@ Result<int> watch(Ranks& ranks, const HeartbeatBoard& board, const RunOptions& o
     }
     if (ranks.all_ended()) {
       return WEXITSTATUS(ranks.children().front().status.value_or(0));
+    }
+    if (control.interrupted()) {
+      return runtime_error("interrupted; all ranks were ended");
     }
     if (const std::optional<int> rank = stopped_rank(ranks)) {
       return runtime_error("rank " + std::to_string(*rank) +
@@ -311,7 +322,8 @@ Result<int> watch(Ranks& ranks, const HeartbeatBoard& board, const RunOptions& o
 
 Result<int> launch_local(int world_size,
                          const std::vector<std::string>& arguments,
-                         const RunOptions& options) {
+                         const RunOptions& options,
+                         const Control& control) {
   if (world_size < 1) {
     return invalid_input("a run needs at least one rank, not " + std::to_string(world_size));
   }
@@ -341,7 +353,7 @@ Result<int> launch_local(int world_size,
     }
   }
   close(listening);
-  return watch(ranks, board, options);
+  return watch(ranks, board, options, control);
 }
 
 }  // namespace shardplan::runtime

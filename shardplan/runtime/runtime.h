@@ -42,10 +42,12 @@ struct RankInfo {
 
 /// Starts `world_size` copies of this executable with the same arguments and RANK, WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT set, waits for them, and ends the others within seconds when one fails
-/// or hangs. Returns an error that names the rank, or success when all exit with 0 (or all with 1).
+/// or hangs, or when `control` is interrupted (ranks do not see Ctrl-C themselves). Returns an
+/// error that names the rank, or success when all exit with 0 (or all with 1).
 [[nodiscard]] Result<int> launch_local(int world_size,
                                        const std::vector<std::string>& arguments,
-                                       const RunOptions& options);
+                                       const RunOptions& options,
+                                       const Control& control = {});
 
 /// Executes the step program as one rank of a Gloo group (store at MASTER_ADDR:MASTER_PORT; no
 /// group when world_size is 1). Rank 0's report is complete, the others' hold their own figures.

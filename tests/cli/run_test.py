@@ -66,8 +66,9 @@ class RunTest(CommandLineTest):
         self.assertEqual(done.returncode, 2)
         self.assertIn(env["MASTER_PORT"], done.stderr)
 
-    def break_a_rank(self, signal_number, *words):
-        """Starts a long run, sends a signal to one of its ranks; exit code and standard error."""
+    def disturb(self, send, *words):
+        """Starts a long run, calls `send(launcher, ranks)` (process ids) once it trains; exit code and
+        standard error of the run, after which no rank may be left over."""
         self.make_plan()
         run = subprocess.Popen(
             [PROGRAM, "run", "plan.json", "--steps", "1000000", *words],
@@ -75,6 +76,7 @@ class RunTest(CommandLineTest):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         deadline = time.monotonic() + 30
         ranks = []
@@ -83,11 +85,22 @@ class RunTest(CommandLineTest):
             children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text()
             ranks = [int(child) for child in children.split()]
         time.sleep(2)  # until they train
-        os.kill(ranks[1], signal_number)
+        send(run.pid, ranks)
         _, stderr = run.communicate(timeout=30)
         for rank in ranks:
             self.assertFalse(pathlib.Path(f"/proc/{rank}").exists(), "a rank is left over")
         return run.returncode, stderr
+
+    def break_a_rank(self, signal_number, *words):
+        return self.disturb(lambda _, ranks: os.kill(ranks[1], signal_number), *words)
+
+    def test_interrupt_ends_all_with_one_message(self):
+        # kill -INT of the launcher, and Ctrl-C, which every process of the terminal gets.
+        for send in (os.kill, os.killpg):
+            code, stderr = self.disturb(lambda launcher, _: send(launcher, signal.SIGINT))
+            self.assertEqual(code, 2)
+            errors = [line for line in stderr.splitlines() if "error" in line]
+            self.assertEqual(errors, ["error: interrupted; all ranks were ended"])
 
     def test_dead_rank_is_named_and_the_others_end(self):
         code, stderr = self.break_a_rank(signal.SIGKILL)
