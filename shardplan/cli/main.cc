@@ -125,6 +125,34 @@ std::string printable(const std::string& text) {
   return out;
 }
 
+/// An empty value is nearly always a shell variable that is not set: the default in its place would
+/// answer another question.
+Status check_values(const CLI::App& sub) {
+  for (const CLI::Option* option : sub.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) {
+      return invalid_input(
+          fmt::format("has an empty value; give it one, or leave it out (shardplan "
+                      "{} --help)",
+                      sub.get_name()),
+          option->get_name());
+    }
+  }
+  return {};
+}
+
+/// What CLI11 found wrong, in words that say what to do.
+Error parse_error(const CLI::ParseError& wrong) {
+  const std::string_view said = wrong.what();
+  constexpr std::string_view kNoNumber = "Could not convert: ";
+  const std::size_t equals = said.find(" = ");
+  if (!said.starts_with(kNoNumber) || equals == std::string_view::npos) {
+    return invalid_input(std::string(said));
+  }
+  return invalid_input(fmt::format("'{}' is no number that it can take", said.substr(equals + 3)),
+                       std::string(said.substr(kNoNumber.size(), equals - kNoNumber.size())));
+}
+
 int report(const Error& error) {
   clear_progress();
   fmt::print(stderr, "error: {}\n", printable(error.text()));
@@ -160,11 +188,14 @@ int main_with(const std::vector<std::string>& words) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& wrong) {
-    return report(invalid_input(wrong.what()));
+    return report(parse_error(wrong));
   }
   session.control = watch_terminal();
   for (const auto& [sub, action] : actions) {
     if (sub->parsed()) {
+      if (const Status given = check_values(*sub); !given) {
+        return report(given.error());
+      }
       const Result<int> done = action(session);
       clear_progress();
       if (!done) {

@@ -106,9 +106,11 @@ void add_planning_options(CLI::App& app, PlanningOptions& options) {
       ->check(CLI::Range(1, static_cast<int>(sharding::kMaxMeshAxes)))
       ->capture_default_str();
   app.add_option("--time-limit", options.time_limit, "of the search, in seconds; 0 = none")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_at_least(0))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of random choices of the search")->capture_default_str();
+  app.add_option("--seed", options.seed, "of random choices of the search")
+      ->check(number_at_least(0))
+      ->capture_default_str();
 }
 
 Result<Planning> read_planning(const std::string& command, const PlanningOptions& options) {

@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -110,9 +111,26 @@ void print_json(const nlohmann::ordered_json& object) {
   fmt::print("{}\n", object.dump(2));
 }
 
-std::int64_t whole(Flops flops) {
+nlohmann::ordered_json whole(Flops flops) {
   constexpr double kLargest = 9e18;
-  return static_cast<std::int64_t>(std::clamp(flops, -kLargest, kLargest));
+  if (std::abs(flops) > kLargest) {
+    return flops;
+  }
+  return static_cast<std::int64_t>(flops);
+}
+
+CLI::Validator number_at_least(double least) {
+  const std::string range =
+      least == 0 ? "0 or more" : fmt::format("a number of at least {}", least);
+  return {[range, least](const std::string& text) {
+            double value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [rest, failed] = std::from_chars(text.data(), end, value);
+            const bool good =
+                failed == std::errc{} && rest == end && std::isfinite(value) && value >= least;
+            return good ? std::string() : fmt::format("is '{}'; expected {}", text, range);
+          },
+          ""};
 }
 
 Status require(const std::string& value, const std::string& command, const std::string& what) {
@@ -146,9 +164,9 @@ Result<training::Recipe> read_recipe(const RecipeOptions& options) {
     return invalid_input(
         fmt::format("--microbatches is {}; it must be at least 1", options.microbatches));
   }
-  if (!(options.clip_norm >= 0)) {
-    return invalid_input(
-        fmt::format("--clip-norm is {}; it must be 0 (no clipping) or more", options.clip_norm));
+  if (!(options.clip_norm >= 0) || std::isinf(options.clip_norm)) {
+    return invalid_input(fmt::format(
+        "--clip-norm is {}; it must be 0 (no clipping) or a positive number", options.clip_norm));
   }
   recipe.microbatches = options.microbatches;
   recipe.clip_norm = options.clip_norm;

@@ -15,7 +15,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace shardplan::cli {
 
@@ -37,8 +38,12 @@ void clear_progress();
 /// Prints the object with --json's indentation and a newline.
 void print_json(const nlohmann::ordered_json& object);
 
-/// A count of operations, which the code keeps as a double, as the whole number that it is.
-[[nodiscard]] std::int64_t whole(Flops flops);
+/// A count of operations, which the code keeps as a double, as the whole number that it is; as the
+/// double where 64 bits cannot hold it.
+[[nodiscard]] nlohmann::ordered_json whole(Flops flops);
+
+/// Refuses texts that are no finite number of at least `least`.
+[[nodiscard]] CLI::Validator number_at_least(double least);
 
 /// An error for an argument that was not given: "plan needs a MODEL; ...".
 [[nodiscard]] Status require(const std::string& value,

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/ops/op.h"
@@ -11,8 +13,31 @@ namespace shardplan::frontends {
 
 namespace {
 
+/// What a file without a known ending holds when it is no text form at all; empty when it may be.
+std::string other_kind(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) {
+    return "is empty";
+  }
+  if (text.substr(first).starts_with("PK")) {
+    return "is a zip archive whose name does not end in .pt2";
+  }
+  if (text[first] == '{') {
+    return "is JSON (a plan?), not a model";
+  }
+  if (std::any_of(text.begin(), text.end(), [](char c) { return c == '\0'; })) {
+    return "is binary, not a model";
+  }
+  return "";
+}
+
 Result<ir::Graph> read_text(const std::string& path) {
   SHARDPLAN_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  if (const std::string foreign = other_kind(text); !path.ends_with(".sp") && !foreign.empty()) {
+    return invalid_input(
+        fmt::format("{}; files of models are .pt2 (torch.export) or .sp (text form)", foreign),
+        path);
+  }
   Result<ir::Graph> graph = ir::parse(text);
   if (!graph) {
     Error error = std::move(graph).error();
@@ -36,6 +61,11 @@ Result<ir::Graph> read_any(const std::string& name_or_path, const LoadOptions& o
   }
   Result<ir::Graph> graph = zoo_model(name_or_path);
   if (!graph && graph.error().code == ErrorCode::kNotFound) {
+    if (std::filesystem::is_directory(name_or_path, failure)) {
+      return invalid_input(
+          "is a directory; files of models are .pt2 (torch.export) or .sp (text form)",
+          name_or_path);
+    }
     Error error = std::move(graph).error();
     error.notes.emplace_back("files of models end in .pt2 (torch.export) or .sp (text form)");
     return error;

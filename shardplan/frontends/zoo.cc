@@ -50,8 +50,14 @@ class Settings {
 
   /// "layers=12,hidden=768"; `where` names the model in errors.
   Status apply(std::string_view text, const std::string& where) {
+    std::vector<std::string_view> given;
     while (!text.empty()) {
       const std::size_t comma = text.find(',');
+      const std::string_view name = text.substr(0, std::min(comma, text.find('=')));
+      if (std::find(given.begin(), given.end(), name) != given.end()) {
+        return invalid_input(fmt::format("'{}' is given twice", name), where);
+      }
+      given.push_back(name);
       SHARDPLAN_RETURN_IF_ERROR(apply_one(text.substr(0, comma), where));
       text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
     }

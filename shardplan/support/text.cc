@@ -216,12 +216,25 @@ Result<Bytes> parse_bytes(std::string_view text) {
   return static_cast<Bytes>(bytes);
 }
 
+namespace {
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return out;
+}
+
+}  // namespace
+
 std::string suggest(std::string_view name, const std::vector<std::string>& known) {
   // A third of the letters may be wrong; more would suggest words that have little in common.
   std::size_t best = std::max<std::size_t>(1, name.size() / 3) + 1;
   std::string found;
   for (const std::string& candidate : known) {
-    const std::size_t distance = edit_distance(name, candidate);
+    // Letters of the wrong case are no mistakes: MAP is map.
+    const std::size_t distance = edit_distance(lower_case(name), lower_case(candidate));
     if (distance < best) {
       best = distance;
       found = candidate;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <string>
@@ -133,6 +134,7 @@ Result<Optimizer> parse_optimizer(std::string_view text) {
                              look_up(kKinds, text.substr(0, colon), "optimizer"));
   Optimizer optimizer = default_optimizer(kind);
   std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  std::vector<std::string_view> given;
   while (!rest.empty()) {
     const std::size_t comma = rest.find(',');
     const std::string_view field = rest.substr(0, comma);
@@ -140,8 +142,12 @@ Result<Optimizer> parse_optimizer(std::string_view text) {
     if (equals == std::string_view::npos) {
       return invalid_input(fmt::format("'{}' is no field=value", field), "optimizer");
     }
-    SHARDPLAN_RETURN_IF_ERROR(
-        set_field(optimizer, field.substr(0, equals), field.substr(equals + 1)));
+    const std::string_view name = field.substr(0, equals);
+    if (std::find(given.begin(), given.end(), name) != given.end()) {
+      return invalid_input(fmt::format("{} is given twice", name), "optimizer");
+    }
+    given.push_back(name);
+    SHARDPLAN_RETURN_IF_ERROR(set_field(optimizer, name, field.substr(equals + 1)));
     rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
   }
   if (optimizer.nesterov && (optimizer.momentum <= 0 || optimizer.dampening != 0)) {

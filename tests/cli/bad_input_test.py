@@ -49,6 +49,28 @@ class ModelTest(CommandLineTest):
         (self.folder / "model.sp").write_text("this is no graph\n")
         self.reject(["profile", "model.sp"], 2, "model.sp", "line")
 
+    def test_files_of_another_kind_are_named_as_what_they_are(self):
+        (self.folder / "folder").mkdir()
+        self.reject(["profile", "folder"], 2, "folder", "is a directory", ".pt2")
+        for name, content, part in (
+            ("plan.json", b'{"format": "shardplan.plan"}', "is JSON"),
+            ("noise", b"\x01\x00\x02", "is binary"),
+            ("model.zip", b"PK\x03\x04rest", "does not end in .pt2"),
+            ("nothing", b"", "is empty"),
+        ):
+            (self.folder / name).write_bytes(content)
+            self.reject(["profile", name], 2, name, part)
+
+    def test_key_given_twice(self):
+        self.reject(["profile", "mlp:layers=2,layers=3"], 2, "'layers' is given twice")
+
+    def test_names_in_the_wrong_case(self):
+        self.reject(["profile", "GPT"], 2, "did you mean 'gpt'?")
+
+    def test_folder_with_the_name_of_a_zoo_model(self):
+        (self.folder / "mlp").mkdir()
+        self.succeed("profile", "mlp")
+
 
 class RecipeTest(CommandLineTest):
     def test_wrong_words(self):
@@ -57,7 +79,9 @@ class RecipeTest(CommandLineTest):
         self.reject(["profile", MLP, "--precision", "fp31"], 2, "fp31")
         self.reject(["profile", MLP, "--microbatches", "0"], 2, "--microbatches")
         self.reject(["profile", MLP, "--microbatches", "x"], 2, "--microbatches")
-        self.reject(["profile", MLP, "--clip-norm", "-1"], 2, "--clip-norm")
+        for norm in ("-1", "inf", "nan"):
+            self.reject(["profile", MLP, "--clip-norm", norm], 2, "--clip-norm")
+        self.reject(["profile", MLP, "--optimizer", "sgd:lr=1,lr=2"], 2, "lr is given twice")
 
     def test_batch_that_does_not_divide(self):
         self.reject(["profile", "mlp:layers=2,hidden=64,batch=8", "--microbatches", "3"], 2, "3")
@@ -108,6 +132,15 @@ class PlanningTest(CommandLineTest):
             ("1GiB::1GiB", "''"),
         ):
             self.reject(plan_words(MLP, "local:2", f"--memory={memory}"), 2, "--memory", part)
+
+    def test_search_limits(self):
+        for option, value in (
+            ("--time-limit", "-1"),
+            ("--time-limit", "nan"),
+            ("--seed", "-1"),
+            ("--seed", "x"),
+        ):
+            self.reject(plan_words(MLP, "local:2", option, value), 2, option, f"'{value}'")
 
     def test_sweep_writes_no_file(self):
         self.reject(plan_words(MLP, "local:2", "--memory", "1GiB:2GiB:1GiB", "-o", "p"), 2, "-o")

@@ -42,6 +42,12 @@ class ProfileTest(CommandLineTest):
         profile = self.succeed_json("profile", model)
         self.assertAlmostEqual(profile["parameters"] / 124.4e6, 1, delta=0.01)
 
+    def test_counts_beyond_64_bits_are_not_cut(self):
+        seq, hidden = 99_999_999, 768
+        profile = self.succeed_json("profile", f"gpt:layers=1,seq={seq},batch=1")
+        self.assertGreater(profile["forward_flops"], 2 * 2 * seq * seq * hidden)
+        self.assertGreater(profile["backward_flops"], profile["forward_flops"])
+
     def test_precision_halves_the_weights(self):
         full = self.succeed_json("profile", MLP, "--precision", "fp32")
         half = self.succeed_json("profile", MLP, "--precision", "bf16")

@@ -56,6 +56,12 @@ class UsageTest(CommandLineTest):
         self.reject(["explain"], 2, "explain needs a PLAN")
         self.reject(["plan", MLP, "--cluster"], 2, "--cluster")
 
+    def test_empty_value_is_no_default(self):
+        for option in ("--memory", "--mesh", "-o", "--optimizer", "--planner"):
+            words = ["plan", MLP, "--cluster", "local:2", option, ""]
+            self.reject(words, 2, "-" + option.strip("-")[0], "empty value")
+        self.reject(["profile", ""], 2, "MODEL", "empty value")
+
     def test_surplus_arguments(self):
         self.reject(["zoo", "more"], 2, "more")
 
