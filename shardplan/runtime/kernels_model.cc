@@ -129,7 +129,7 @@ Tensors embedding(const KernelCall& call) {
     return {at::embedding(weight, ids).contiguous()};
   }
   const LocalIds local = localize(ids, *rows);
-  at::Tensor result = at::embedding(weight, local.ids.clamp(0, rows->local_size - 1));
+  const at::Tensor result = at::embedding(weight, local.ids.clamp(0, rows->local_size - 1));
   result.masked_fill_(local.inside.logical_not().unsqueeze(-1), 0);
   return {result.contiguous()};
 }
@@ -154,7 +154,7 @@ Tensors sum_exp(const KernelCall& call) {
   const std::int64_t classes = call.input(0).size(-1);
   const at::Tensor x = call.input(0).view({-1, classes});
   const at::Tensor m = call.input(1).reshape({-1, 1});
-  at::Tensor result =
+  const at::Tensor result =
       at::empty(call.results[0].shape, options_of(call.input(0), call.results[0].dtype));
   const at::Tensor flat = result.view({-1});
   const at::ScalarType wide = arithmetic_type(x.scalar_type());
