@@ -188,7 +188,9 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
   object["step_seconds"] = prediction.step_seconds;
   object["additive_seconds"] = prediction.additive_seconds;
   object["lower_bound_seconds"] = prediction.lower_bound_seconds;
-  object["gap"] = prediction.gap;
+  // A planner that proves nothing has no gap, and a gap of 0 would claim the optimum.
+  object["gap"] = prediction.lower_bound_seconds > 0 ? nlohmann::ordered_json(prediction.gap)
+                                                     : nlohmann::ordered_json();
   object["peak_bytes"] = prediction.peak_bytes;
   object["memory_limit"] = prediction.memory_limit;
   object["memory_at_peak"] = memory_json(result.simulation.at_peak);

@@ -58,7 +58,7 @@ Result<int> simulate(const Options& options, const Session& session) {
              cluster::to_string(loaded.plan.mesh));
   fmt::print("step      {}\n", human_seconds(simulation.step_seconds));
   fmt::print("compute   {}\n", human_seconds(simulation.compute_seconds));
-  fmt::print("communication {}  {} of it not hidden\n",
+  fmt::print("transfers {}  {} of it not hidden\n",
              human_seconds(simulation.communication_seconds),
              human_seconds(simulation.exposed_communication_seconds));
   fmt::print("memory    {} on each of {} devices  {}\n",

@@ -72,6 +72,13 @@ class PlanTest(CommandLineTest):
         self.assertEqual(self.files(), ["plan.json"])
         json.loads((self.folder / "plan.json").read_text())
 
+    def test_only_a_proven_bound_gives_a_gap(self):
+        proven = self.succeed_json("plan", MLP, "--cluster", "local:2")
+        self.assertGreaterEqual(proven["gap"], 0)
+        self.assertGreater(proven["lower_bound_seconds"], 0)
+        unproven = self.succeed_json("plan", MLP, "--cluster", "local:2", "--planner", "dp")
+        self.assertIsNone(unproven["gap"])
+
     def test_without_a_file_nothing_is_written(self):
         text = self.succeed("plan", MLP, "--cluster", "local:2")
         self.assertEqual(self.files(), [])
