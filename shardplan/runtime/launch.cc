@@ -330,6 +330,11 @@ Result<int> launch_local(int world_size,
   SHARDPLAN_ASSIGN_OR_RETURN(const HeartbeatBoard board, HeartbeatBoard::create(world_size));
   const char* const wanted = std::getenv("MASTER_PORT");
   const int wanted_port = wanted == nullptr ? 0 : std::atoi(wanted);  // NOLINT(cert-err34-c)
+  constexpr int kLargestPort = 65535;
+  if (wanted_port < 0 || wanted_port > kLargestPort) {
+    return invalid_input("is " + std::string(wanted) + "; a port is a number from 1 to 65535",
+                         "MASTER_PORT");
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(const int listening, listen_at(wanted_port));
   std::vector<std::string> words{"shardplan"};
   words.insert(words.end(), arguments.begin(), arguments.end());

@@ -66,6 +66,12 @@ class RunTest(CommandLineTest):
         self.assertEqual(done.returncode, 2)
         self.assertIn(env["MASTER_PORT"], done.stderr)
 
+    def test_impossible_port(self):
+        self.make_plan()
+        for port in ("99999", "-1"):
+            env = {"MASTER_PORT": port}
+            self.reject(["run", "plan.json"], 2, "MASTER_PORT", port, env=env)
+
     def disturb(self, send, *words):
         """Starts a long run, calls `send(launcher, ranks)` (process ids) once it trains; exit code and
         standard error of the run, after which no rank may be left over."""
