@@ -97,7 +97,7 @@ double tolerance(const ir::Graph& step) {
         widest = std::max(widest, 1e-4);
         break;
       default:
-        widest = std::max(widest, 3e-2);
+        widest = std::max(widest, 6.25e-2);
     }
   }
   return widest;

@@ -18,7 +18,8 @@ struct Difference {
 };
 
 /// Relative difference up to which a run counts as equal to one device: 1e-9 when all trained
-/// parameters are fp64, 1e-4 for fp32, 3e-2 where any is narrower.
+/// parameters are fp64, 1e-4 for fp32, 1/16 where any is narrower (8 units in the
+/// last place of bf16: sums over devices are taken in bf16 too).
 [[nodiscard]] double tolerance(const ir::Graph& step);
 
 /// Compares a distributed run with the same step graph run by rank 0 alone, from the same seed: the
