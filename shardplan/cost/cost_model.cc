@@ -123,6 +123,18 @@ CostModel::Tables::Tables(cluster::Cluster c, cluster::DeviceMesh m)
   }
 }
 
+Kernel kernel_of(const ops::OpDef& op,
+                 std::span<const ir::TensorType> inputs,
+                 std::span<const ir::TensorType> results,
+                 Flops flops,
+                 Bytes bytes) {
+  const auto floating = std::find_if(inputs.begin(), inputs.end(), [](const ir::TensorType& type) {
+    return ir::is_floating(type.dtype);
+  });
+  const ir::DType dtype = floating == inputs.end() ? results.front().dtype : floating->dtype;
+  return {op.name, dtype, flops, bytes, op.matmul};
+}
+
 CostModel::CostModel(cluster::Cluster cluster, cluster::DeviceMesh mesh)
     : tables_(std::make_shared<const Tables>(std::move(cluster), std::move(mesh))) {}
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "shardplan/cluster/cluster.h"
 #include "shardplan/ir/types.h"
+#include "shardplan/ops/op.h"
 #include "shardplan/sharding/reshard.h"
 #include "shardplan/support/ids.h"
 
@@ -17,8 +19,16 @@ struct Kernel {
   ir::DType dtype = ir::DType::kFloat32;  ///< of the arithmetic
   Flops flops = 0;
   Bytes bytes = 0;      ///< read and written
-  bool matmul = false;  ///< runs on matrix units (einsum, attention)
+  bool matmul = false;  ///< runs on matrix units, see ops::OpDef
 };
+
+/// The kernel of an op in local shapes. Its arithmetic has the dtype of the first floating operand,
+/// or of the first result where no operand is floating.
+[[nodiscard]] Kernel kernel_of(const ops::OpDef& op,
+                               std::span<const ir::TensorType> inputs,
+                               std::span<const ir::TensorType> results,
+                               Flops flops,
+                               Bytes bytes);
 
 /// Seconds of kernels and collectives on one cluster under one mesh. Immutable; cheap to copy (a
 /// shared pointer); every call takes constant time and allocates nothing. More bytes or FLOPs never

@@ -353,13 +353,15 @@ std::vector<OpDef> attention_ops() {
        .axes = axes_attention,
        .flops = flops_attention,
        .workspace = workspace_attention,
-       .gradient = gradient_attention},
+       .gradient = gradient_attention,
+       .matmul = true},
       {.name = "attention_backward",
        .summary = "gradients of attention's q, k and v",
        .infer = infer_attention_backward,
        .axes = axes_attention_backward,
        .flops = flops_attention_backward,
-       .workspace = workspace_attention_backward},
+       .workspace = workspace_attention_backward,
+       .matmul = true},
   };
 }
 

@@ -216,7 +216,8 @@ std::vector<OpDef> einsum_ops() {
            .axes = axes_einsum,
            .flops = flops_einsum,
            .workspace = workspace_einsum,
-           .gradient = gradient_einsum}};
+           .gradient = gradient_einsum,
+           .matmul = true}};
 }
 
 }  // namespace shardplan::ops

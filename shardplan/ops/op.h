@@ -48,6 +48,8 @@ struct OpDef {
   /// Each element of the result depends on one element of each operand, the operands broadcast
   /// against each other. Positions do not matter.
   bool elementwise = false;
+  /// Runs on matrix units: the cost model takes the device's rate of matrix products.
+  bool matmul = false;
   std::vector<int> in_place{};
 };
 

@@ -26,10 +26,6 @@ using sharding::Strategy;
 constexpr int kPartialGradient = 0;
 constexpr int kWholeGradient = 1;
 
-bool is_matmul(const std::string& op) {
-  return op == "einsum" || op == "attention" || op == "attention_backward";
-}
-
 /// In the text of an attribute everything that may change axis maps or work; random seeds do not.
 void print_attributes(std::string& out, const ir::Attributes& attributes) {
   for (const auto& [name, value] : attributes.entries()) {
@@ -302,7 +298,7 @@ std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
   if (node.members.size() < 2) {
     return variants;
   }
-  bool linear = !is_matmul(step_.op(node.members.front()).name);
+  bool linear = !ops::get(step_.op(node.members.front()).name).matmul;
   // Only ops that hand one gradient to several readers need it.
   bool views = step_.op(node.members.front()).inputs.size() > 1;
   for (std::size_t m = 1; m < node.members.size(); ++m) {
@@ -402,29 +398,23 @@ Seconds NodeTypes::kernel_seconds(OpId id,
                                   const ops::AxisMap& map,
                                   const OpLayouts& layouts) const {
   const ir::Op& op = step_.op(id);
-  if (ops::get(op.name).view) {
+  const ops::OpDef& def = ops::get(op.name);
+  if (def.view) {
     return 0;
   }
-  const ops::OpTypes types = ops::op_types(step_, id);
-  ops::Types inputs = types.inputs;
-  ops::Types results = types.results;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].shape = sharding::local_shape(layouts.inputs[i], inputs[i].shape, cost_.mesh());
+  ops::OpTypes types = ops::op_types(step_, id);
+  for (std::size_t i = 0; i < types.inputs.size(); ++i) {
+    ir::Shape& shape = types.inputs[i].shape;
+    shape = sharding::local_shape(layouts.inputs[i], shape, cost_.mesh());
   }
-  for (std::size_t r = 0; r < results.size(); ++r) {
-    results[r].shape = sharding::local_shape(layouts.results[r], results[r].shape, cost_.mesh());
+  for (std::size_t r = 0; r < types.results.size(); ++r) {
+    ir::Shape& shape = types.results[r].shape;
+    shape = sharding::local_shape(layouts.results[r], shape, cost_.mesh());
   }
-  cost::Kernel kernel;
-  kernel.op = op.name;
-  const auto floating = std::find_if(inputs.begin(), inputs.end(), [](const ir::TensorType& type) {
-    return ir::is_floating(type.dtype);
-  });
-  kernel.dtype = floating == inputs.end() ? results.front().dtype : floating->dtype;
-  kernel.bytes = lower::memory_traffic(map, inputs, results);
-  kernel.matmul = is_matmul(op.name);
-  const auto flops = ops::get(op.name).flops;
-  kernel.flops = flops != nullptr ? flops(ops::OpView{inputs, results, op.attributes}) : 0;
-  return cost_.kernel(kernel);
+  const ops::OpView view{types.inputs, types.results, op.attributes};
+  const Flops flops = def.flops != nullptr ? def.flops(view) : 0;
+  const Bytes bytes = lower::memory_traffic(map, types.inputs, types.results);
+  return cost_.kernel(cost::kernel_of(def, types.inputs, types.results, flops, bytes));
 }
 
 /// Prices a change of layout inside a node; false when there is none.

@@ -23,17 +23,6 @@ struct Price {
   Seconds seconds = 0;
 };
 
-/// Dtype of the arithmetic: of the first floating operand, else of the result.
-ir::DType arithmetic_dtype(const Program& program, const Step& step) {
-  for (const LocalId input : step.inputs) {
-    const ir::DType dtype = program.value(input).type.dtype;
-    if (ir::is_floating(dtype)) {
-      return dtype;
-    }
-  }
-  return step.outputs.empty() ? ir::DType::kFloat32 : program.value(step.outputs[0]).type.dtype;
-}
-
 class Simulator {
  public:
   Simulator(const Program& program,
@@ -100,13 +89,21 @@ Price Simulator::price(const Step& step) const {
   if (step.kind != StepKind::kCompute) {
     return {};
   }
-  const std::string& name = graph_.op(step.op).name;
-  if (ops::get(name).view) {
+  const ops::OpDef& op = ops::get(graph_.op(step.op).name);
+  if (op.view) {
     return {};
   }
-  const bool matmul = name == "einsum" || name.starts_with("attention");
+  const auto types = [&](const std::vector<LocalId>& ids) {
+    ops::Types out;
+    out.reserve(ids.size());
+    for (const LocalId id : ids) {
+      out.push_back(program_.value(id).type);
+    }
+    return out;
+  };
   return {Price::Stream::kCompute,
-          cost_.kernel({name, arithmetic_dtype(program_, step), step.flops, step.bytes, matmul})};
+          cost_.kernel(cost::kernel_of(
+              op, types(step.inputs), types(step.outputs), step.flops, step.bytes))};
 }
 
 void Simulator::prepare(const std::vector<Step>& steps,
