@@ -12,6 +12,7 @@
 namespace shardplan::solvers {
 namespace {
 
+constexpr int kMaxEvaluations = 400;  // of the Lagrangian
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Whether a usage meets a limit, up to rounding of sums.
@@ -64,9 +65,7 @@ class Evaluator {
 /// The Lagrangian dual: value and a minimising assignment at given multipliers.
 class Dual {
  public:
-  Dual(const ConstrainedProblem& problem,
-       Elimination& elimination,
-       const ConstrainedOptions& options)
+  Dual(const ConstrainedProblem& problem, Elimination& elimination, const SolveOptions& options)
       : problem_(problem), elimination_(elimination), options_(options), evaluator_(problem) {}
 
   struct Value {
@@ -78,7 +77,7 @@ class Dual {
   std::optional<Value> at(const std::vector<double>& multiplier, double objective_weight = 1) {
     ++evaluations_;
     const CostNetwork relaxed = relax(multiplier, objective_weight);
-    const Elimination::Outcome outcome = elimination_.minimise(relaxed, options_.max_cluster);
+    const Elimination::Outcome outcome = elimination_.minimise(relaxed, std::size_t{1} << 26U);
     if (!outcome.solved) {
       return std::nullopt;
     }
@@ -92,7 +91,7 @@ class Dual {
   }
 
   [[nodiscard]] bool exhausted() const {
-    return evaluations_ >= options_.max_evaluations || options_.control.interrupted();
+    return evaluations_ >= kMaxEvaluations || options_.control.interrupted();
   }
 
  private:
@@ -156,7 +155,7 @@ class Dual {
 
   const ConstrainedProblem& problem_;
   Elimination& elimination_;
-  const ConstrainedOptions& options_;
+  const SolveOptions& options_;
   Evaluator evaluator_;
   int evaluations_ = 0;
 };
@@ -558,10 +557,10 @@ double evaluate(const ConstrainedProblem& problem,
   return total;
 }
 
-ConstrainedSolution solve_constrained(const ConstrainedProblem& problem,
-                                      Elimination& elimination,
-                                      const ConstrainedOptions& options) {
-  ConstrainedSolution solution;
+Solution solve_constrained(const ConstrainedProblem& problem,
+                           Elimination& elimination,
+                           const SolveOptions& options) {
+  Solution solution;
   solution.multiplier.assign(problem.rows.size(), 0);
   Dual dual(problem, elimination, options);
   Primal primal(problem);
@@ -599,13 +598,12 @@ ConstrainedSolution solve_constrained(const ConstrainedProblem& problem,
     solution.usage = found->usage;
   }
   if (infeasible) {
-    solution.status = ConstrainedStatus::kInfeasible;
+    solution.status = SolveStatus::kInfeasible;
   } else if (primal.best()) {
     solution.lower_bound = std::min(solution.lower_bound, solution.objective);
     const double slack = options.gap * std::abs(solution.lower_bound);
-    solution.status = solution.objective - solution.lower_bound <= slack
-                          ? ConstrainedStatus::kOptimal
-                          : ConstrainedStatus::kFeasible;
+    solution.status = solution.objective - solution.lower_bound <= slack ? SolveStatus::kOptimal
+                                                                         : SolveStatus::kFeasible;
   }
   return solution;
 }

@@ -7,27 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "shardplan/solvers/cost_network.h"
+
 namespace shardplan::solvers {
-
-/// Costs of joint choices of some variables, row-major: the last variable's choice varies fastest.
-/// Infinity forbids.
-using CostTable = std::shared_ptr<const std::vector<double>>;
-
-/// A cost network (weighted constraint network): minimise the sum of its tables over one choice for
-/// each variable.
-struct CostNetwork {
-  struct Factor {
-    std::vector<int> scope{};  ///< distinct variables, in the order of the table's dimensions
-    CostTable cost{};          ///< factors over the same variables add up
-  };
-  std::vector<CostTable> unary{};  ///< one a variable; its size is the number of choices (>= 1)
-  std::vector<Factor> factors{};
-};
-
-/// Index of an assignment into a factor's table.
-[[nodiscard]] std::size_t table_index(const CostNetwork& network,
-                                      const CostNetwork::Factor& factor,
-                                      const std::vector<int>& choice);
 
 struct CostNetworkSolution {
   double cost = 0;            ///< infinity when every assignment is forbidden

@@ -91,17 +91,17 @@ TEST(Constrained, BoundIsBelowAndResultAboveTheOptimum) {
   for (int round = 0; round < 1500; ++round) {
     const ConstrainedProblem problem = random_problem(rng);
     const std::optional<double> optimum = brute_force(problem);
-    const ConstrainedSolution solution = solve_constrained(problem, elimination);
+    const Solution solution = solve_constrained(problem, elimination);
     SCOPED_TRACE("round " + std::to_string(round));
     if (!optimum) {
-      ASSERT_NE(solution.status, ConstrainedStatus::kOptimal);
-      ASSERT_NE(solution.status, ConstrainedStatus::kFeasible);
+      ASSERT_NE(solution.status, SolveStatus::kOptimal);
+      ASSERT_NE(solution.status, SolveStatus::kFeasible);
       continue;
     }
     ++possible;
-    ASSERT_NE(solution.status, ConstrainedStatus::kInfeasible);
+    ASSERT_NE(solution.status, SolveStatus::kInfeasible);
     ASSERT_LE(solution.lower_bound, *optimum + 1e-6);
-    if (solution.status == ConstrainedStatus::kUnknown) {
+    if (solution.status == SolveStatus::kUnknown) {
       continue;
     }
     ++feasible;
@@ -112,7 +112,7 @@ TEST(Constrained, BoundIsBelowAndResultAboveTheOptimum) {
     }
     ASSERT_GE(solution.objective, *optimum - 1e-9);
     exact += solution.objective <= *optimum + 1e-9 ? 1 : 0;
-    if (solution.status == ConstrainedStatus::kOptimal) {
+    if (solution.status == SolveStatus::kOptimal) {
       ASSERT_NEAR(solution.objective, *optimum, 1e-3 * std::max(1.0, *optimum));
     }
   }
@@ -129,8 +129,8 @@ TEST(Constrained, IsExactWhenNoRowBinds) {
     for (ConstrainedProblem::Row& row : problem.rows) {
       row.limit = 1e6;
     }
-    const ConstrainedSolution solution = solve_constrained(problem, elimination);
-    ASSERT_EQ(solution.status, ConstrainedStatus::kOptimal);
+    const Solution solution = solve_constrained(problem, elimination);
+    ASSERT_EQ(solution.status, SolveStatus::kOptimal);
     ASSERT_EQ(solution.objective, brute_force(problem).value_or(-1));
     ASSERT_EQ(solution.lower_bound, solution.objective);
   }
@@ -145,9 +145,9 @@ TEST(Constrained, ProvesThatARowCannotBeMet) {
   row.limit = 7;
   problem.rows = {row};
   Elimination elimination;
-  EXPECT_EQ(solve_constrained(problem, elimination).status, ConstrainedStatus::kInfeasible);
+  EXPECT_EQ(solve_constrained(problem, elimination).status, SolveStatus::kInfeasible);
   problem.rows[0].limit = 8;
-  const ConstrainedSolution solution = solve_constrained(problem, elimination);
+  const Solution solution = solve_constrained(problem, elimination);
   EXPECT_EQ(solution.choice, std::vector<int>{1});
   EXPECT_EQ(solution.objective, 2);
 }

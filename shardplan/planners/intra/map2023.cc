@@ -92,12 +92,12 @@ class MeshSearch {
       for (std::size_t r = 0; r < points_.size(); ++r) {
         graph.problem.rows[r].limit = limit_ + slack_[r];
       }
-      solvers::ConstrainedOptions options;
+      solvers::SolveOptions options;
       options.control = request_.control;
       options.hint = hint_;
-      const solvers::ConstrainedSolution solution =
+      const solvers::Solution solution =
           solvers::solve_constrained(graph.problem, elimination_, options);
-      if (solution.choice.empty() || solution.status == solvers::ConstrainedStatus::kInfeasible) {
+      if (solution.choice.empty() || solution.status == solvers::SolveStatus::kInfeasible) {
         return {};
       }
       if (round == 0) {
@@ -125,7 +125,7 @@ class MeshSearch {
   void adjust(ir::OpId peak,
               double peak_bytes,
               double tightest,
-              const solvers::ConstrainedSolution& solution,
+              const solvers::Solution& solution,
               bool fits) {
     const bool known = std::any_of(
         points_.begin(), points_.end(), [&](const auto& point) { return point.op == peak; });
