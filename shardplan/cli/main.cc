@@ -19,7 +19,7 @@
 namespace shardplan::cli {
 namespace {
 
-constexpr std::array<Command, 10> kCommands{{
+constexpr std::array<Command, 12> kCommands{{
     {"profile",
      "parameters, FLOPs, saved activations and true peak of a training step, without running it",
      "shardplan profile gpt:layers=12,hidden=768",
@@ -49,11 +49,16 @@ constexpr std::array<Command, 10> kCommands{{
      "measure this machine and write a cluster file",
      "shardplan probe --ranks 4 -o here.yaml",
      add_probe},
+    {"solve",
+     "solve a problem file: one choice for each node, least cost within the memory limits",
+     "shardplan solve problem.json --memory-limit 20GiB",
+     add_solve},
     {"zoo", "models that need no file", "shardplan zoo", add_zoo},
     {"planners",
      "the planners, with the papers that they come from",
      "shardplan planners",
      add_planners},
+    {"solvers", "the solvers of problem files", "shardplan solvers", add_solvers},
     {"clusters", "the clusters that are known by name", "shardplan clusters", add_clusters},
 }};
 

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "shardplan/solvers/constrained.h"
-#include "shardplan/support/ids.h"
 
 namespace shardplan::problem {
 
@@ -14,6 +13,8 @@ namespace shardplan::problem {
 struct StrategyGraph {
   std::vector<std::string> nodes{};  ///< names, one a variable
   std::vector<std::string> rows{};   ///< names of the memory rows
+  /// Names of each variable's choices; none, or null for a variable, where they have none.
+  std::vector<std::shared_ptr<const std::vector<std::string>>> strategies{};
   solvers::ConstrainedProblem problem{};
 };
 
