@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "shardplan/lower/program.h"
 #include "shardplan/ops/op.h"
@@ -45,6 +46,16 @@ std::size_t pick(const std::vector<Candidate>& candidates, Bytes limit) {
     }
   }
   return best;
+}
+
+Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit) {
+  Seconds least = std::numeric_limits<Seconds>::infinity();
+  for (const Candidate& candidate : candidates) {
+    if (candidate.simulation.peak_bytes <= limit) {
+      least = std::min(least, candidate.simulation.step_seconds);
+    }
+  }
+  return least;
 }
 
 namespace {

@@ -58,6 +58,10 @@ class Budget {
 /// else the one of least memory. Index into `candidates`, which must not be empty.
 [[nodiscard]] std::size_t pick(const std::vector<Candidate>& candidates, Bytes limit);
 
+/// Least simulated time of the candidates within the limit; infinite when there is none. A plan
+/// that takes as long or longer cannot become the pick.
+[[nodiscard]] Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit);
+
 /// Completes a result from its candidates: the pick, status, and, where nothing fits, what is
 /// missing.
 [[nodiscard]] PlanResult conclude(const PlanRequest& request,

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 
 #include "shardplan/ops/op.h"
@@ -21,8 +23,10 @@ using sharding::Strategy;
 
 class ExpertFilter {
  public:
-  ExpertFilter(const ir::Graph& step, const ExpertRule& rule, const cluster::DeviceMesh& mesh)
-      : step_(step), rule_(rule), mesh_(mesh), meanings_(problem::axis_meanings(step)) {}
+  ExpertFilter(const problem::StepStructure& structure,
+               const ExpertRule& rule,
+               const cluster::DeviceMesh& mesh)
+      : step_(structure.step()), rule_(rule), mesh_(mesh), meanings_(structure.meanings()) {}
 
   [[nodiscard]] bool allow(const IntraOpNode& node, const NodeChoice& choice) const {
     for (std::size_t x = 0; x < mesh_.axes.size(); ++x) {
@@ -110,7 +114,7 @@ class ExpertFilter {
   const ir::Graph& step_;
   const ExpertRule& rule_;
   const cluster::DeviceMesh& mesh_;
-  std::vector<std::vector<AxisMeaning>> meanings_;
+  const std::vector<std::vector<AxisMeaning>>& meanings_;
 };
 
 /// The assignment in which every block runs again in the backward pass.
@@ -156,40 +160,91 @@ std::vector<cluster::DeviceMesh> expert_meshes(const ExpertRule& rule, std::int6
   return meshes;
 }
 
-Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
-                                            const ExpertRule& rule,
-                                            const cluster::DeviceMesh& mesh) {
-  const ExpertFilter expert(request.step, rule, mesh);
+Experts::Experts(const PlanRequest& request,
+                 std::shared_ptr<const problem::StepStructure> structure)
+    : request_(request), structure_(std::move(structure)) {}
+
+Experts::Experts(const PlanRequest& request)
+    : Experts(request, std::make_shared<const problem::StepStructure>(request.step)) {}
+
+/// A lower bound on the simulated time of every assignment.
+Seconds Experts::least_seconds(const problem::IntraOpProblem& problem) const {
+  std::unordered_map<const problem::NodeType*, std::pair<Seconds, Seconds>> known;
+  Seconds kernels = 0;
+  Seconds all = 0;
+  for (const IntraOpNode& node : problem.nodes()) {
+    const auto [it, fresh] = known.try_emplace(node.type.get());
+    if (fresh) {
+      auto& [least_kernels, least_all] = it->second;
+      least_kernels = least_all = std::numeric_limits<Seconds>::infinity();
+      for (const NodeChoice& choice : node.type->choices) {
+        least_kernels = std::min(least_kernels, choice.kernel_seconds);
+        least_all = std::min(least_all, choice.seconds);
+      }
+    }
+    kernels += it->second.first;
+    all += it->second.second;
+  }
+  const double streams = request_.cluster.local ? 1 : 2;
+  return std::max(kernels, all / streams);
+}
+
+Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
+                                              const cluster::DeviceMesh& mesh,
+                                              Seconds worth) const {
+  const ExpertFilter expert(*structure_, rule, mesh);
   problem::ChoiceFilter filter;
   filter.allow = [&](const IntraOpNode& node, const NodeChoice& choice) {
     return expert.allow(node, choice);
   };
   filter.tag = [&](const IntraOpNode& node) { return expert.tag(node); };
-  const cost::CostModel cost(request.cluster, mesh);
+  const cost::CostModel cost(request_.cluster, mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(const problem::IntraOpProblem problem,
-                             problem::IntraOpProblem::build(request.step, cost, filter));
+                             problem::IntraOpProblem::build(structure_, cost, filter));
+  std::vector<Candidate> candidates;
+  if (least_seconds(problem) >= worth) {
+    return candidates;
+  }
   solvers::Elimination elimination;
   const problem::StrategyGraph graph = problem.strategy_graph(false, {});
   const auto outcome = elimination.minimise(graph.problem.objective);
   if (!outcome.solved) {
     return unsupported(fmt::format("{}: the model's graph is too entangled to plan", rule.name));
   }
-  std::vector<Candidate> candidates;
   if (!std::isfinite(outcome.solution.cost)) {
     return candidates;  // the rule asks for a layout that nothing leads to
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(
-      Candidate plain, evaluate(problem.to_plan(outcome.solution.choice, false), request.step));
-  const bool fits = plain.simulation.peak_bytes <= memory_limit(request);
-  candidates.push_back(std::move(plain));
-  if (!fits && !problem.blocks().empty()) {
+  const std::vector<int>& choice = outcome.solution.choice;
+  Seconds kernels = 0;
+  Seconds reruns = 0;
+  for (std::size_t n = 0; n < problem.nodes().size(); ++n) {
+    const IntraOpNode& node = problem.nodes()[n];
+    const NodeChoice& chosen = node.type->choices[static_cast<std::size_t>(choice[n])];
+    kernels += chosen.kernel_seconds;
+    reruns += node.rerun ? chosen.rerun_seconds : 0;
+  }
+  if (kernels >= worth) {
+    return candidates;
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(Candidate plain,
+                             evaluate(problem.to_plan(choice, false), request_.step));
+  const bool fits = plain.simulation.peak_bytes <= memory_limit(request_);
+  if (plain.simulation.step_seconds < worth) {
+    candidates.push_back(std::move(plain));
+  }
+  if (!fits && kernels + reruns < worth && !problem.blocks().empty()) {
     SHARDPLAN_ASSIGN_OR_RETURN(
         Candidate again,
-        evaluate(problem.to_plan(with_recompute(problem, outcome.solution.choice), true),
-                 request.step));
+        evaluate(problem.to_plan(with_recompute(problem, choice), true), request_.step));
     candidates.push_back(std::move(again));
   }
   return candidates;
+}
+
+Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
+                                            const ExpertRule& rule,
+                                            const cluster::DeviceMesh& mesh) {
+  return Experts(request).plans(rule, mesh);
 }
 
 }  // namespace shardplan::planners

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shardplan/planners/evaluate.h"
+#include "shardplan/problem/step_structure.h"
 
 namespace shardplan::planners {
 
@@ -28,9 +31,31 @@ struct ExpertRule {
 [[nodiscard]] std::vector<cluster::DeviceMesh> expert_meshes(const ExpertRule& rule,
                                                              std::int64_t devices);
 
-/// The rule's plan on one mesh, with nothing and, where that is over the limit, with every block
-/// recomputed. What the rule leaves open (layouts of the values between its ops) is chosen for
-/// least time by exact elimination.
+/// Makes the expert plans of one request: holds what they share on all meshes.
+class Experts {
+ public:
+  /// `request` outlives it. `structure` is that of request.step.
+  Experts(const PlanRequest& request, std::shared_ptr<const problem::StepStructure> structure);
+  explicit Experts(const PlanRequest& request);
+
+  /// The rule's plan on one mesh, with nothing and, where that is over the limit, with every block
+  /// recomputed. What the rule leaves open (layouts of the values between its ops) is chosen for
+  /// least time by exact elimination. Plans whose simulated time is certain to be at least `worth`
+  /// are left out, mostly before they are made: no plan is faster than its kernels, nor than half
+  /// of its kernels and collectives together.
+  [[nodiscard]] Result<std::vector<Candidate>> plans(
+      const ExpertRule& rule,
+      const cluster::DeviceMesh& mesh,
+      Seconds worth = std::numeric_limits<Seconds>::infinity()) const;
+
+ private:
+  [[nodiscard]] Seconds least_seconds(const problem::IntraOpProblem& problem) const;
+
+  const PlanRequest& request_;
+  std::shared_ptr<const problem::StepStructure> structure_;
+};
+
+/// Experts(request).plans(rule, mesh).
 [[nodiscard]] Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
                                                           const ExpertRule& rule,
                                                           const cluster::DeviceMesh& mesh);

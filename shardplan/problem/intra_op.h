@@ -36,8 +36,9 @@ struct NodeChoice {
   /// What each mesh axis does, for filters and explanations: an axis of the forward op (>= 0),
   /// kNone, or a partial rule; see sharding::Strategy.
   sharding::Strategy forward{};
-  Seconds seconds = 0;        ///< all member ops in one step
-  Seconds rerun_seconds = 0;  ///< the forward op once more for every microbatch
+  Seconds seconds = 0;         ///< all member ops in one step
+  Seconds kernel_seconds = 0;  ///< of them the kernels, without changes of layout inside the node
+  Seconds rerun_seconds = 0;   ///< the forward op once more for every microbatch
 };
 
 /// The choices of all nodes that look alike (the same op in every layer) are built once.
@@ -68,6 +69,7 @@ struct IntraOpEdge {
 };
 
 class GraphTables;
+class StepStructure;
 
 /// What a planner may forbid; empty functions allow everything.
 struct ChoiceFilter {
@@ -86,6 +88,10 @@ struct ChoiceFilter {
 class IntraOpProblem {
  public:
   [[nodiscard]] static Result<IntraOpProblem> build(const ir::Graph& step,
+                                                    const cost::CostModel& cost,
+                                                    const ChoiceFilter& filter = {});
+  /// The same with what is shared by all meshes: for planners that look at several.
+  [[nodiscard]] static Result<IntraOpProblem> build(std::shared_ptr<const StepStructure> structure,
                                                     const cost::CostModel& cost,
                                                     const ChoiceFilter& filter = {});
 
@@ -115,8 +121,8 @@ class IntraOpProblem {
   [[nodiscard]] const std::vector<std::string>& blocks() const { return blocks_; }
 
  private:
-  friend class IntraOpBuilder;
   friend class GraphTables;
+  std::shared_ptr<const StepStructure> structure_;
   const ir::Graph* step_ = nullptr;
   std::shared_ptr<const cost::CostModel> cost_;
   std::shared_ptr<sharding::Resharder> resharder_;

@@ -26,244 +26,35 @@ using sharding::Strategy;
 constexpr int kPartialGradient = 0;
 constexpr int kWholeGradient = 1;
 
-/// In the text of an attribute everything that may change axis maps or work; random seeds do not.
-void print_attributes(std::string& out, const ir::Attributes& attributes) {
-  for (const auto& [name, value] : attributes.entries()) {
-    if (name == "seed") {
-      continue;
-    }
-    out += name;
-    if (const auto* flag = std::get_if<bool>(&value)) {
-      out += *flag ? "+" : "-";
-    } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
-      fmt::format_to(std::back_inserter(out), "{}", *integer);
-    } else if (const auto* number = std::get_if<double>(&value)) {
-      fmt::format_to(std::back_inserter(out), "{}", *number);
-    } else if (const auto* text = std::get_if<std::string>(&value)) {
-      out += *text;
-    } else {
-      for (const std::int64_t item : std::get<ir::IntList>(value)) {
-        fmt::format_to(std::back_inserter(out), ",{}", item);
-      }
-    }
-    out += ';';
-  }
-}
-
 }  // namespace
 
-NodeTypes::NodeTypes(const ir::Graph& step,
-                     const cost::CostModel& cost,
-                     sharding::Resharder& resharder)
-    : step_(step), cost_(cost), resharder_(resharder) {
-  for (const ir::Write& gradient : step.gradients) {
-    gradient_of_.emplace(gradient.target.value, gradient.value);
-  }
-  for (const ir::Op& op : step.ops()) {
-    const bool constant = std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
-      const ir::ValueKind kind = step.value(input).kind;
-      return kind == ir::ValueKind::kBuffer || kind == ir::ValueKind::kConstant ||
-             constant_.contains(input);
-    });
-    if (constant) {
-      constant_.insert(op.outputs.begin(), op.outputs.end());
-    }
-  }
-}
-
-void NodeTypes::assign(IntraOpNode& node, const ChoiceFilter& filter) {
-  std::string key = signature(node);
-  if (filter.tag) {
-    key += filter.tag(node);
-  }
-  std::shared_ptr<const NodeType>& type = known_[key];
+void NodeTypes::assign(IntraOpNode& node, int family, const ChoiceFilter& filter) {
+  const std::string tag = filter.tag ? filter.tag(node) : std::string();
+  std::shared_ptr<const NodeType>& type = known_[{family, tag}];
   if (!type) {
-    auto made = std::make_shared<NodeType>();
-    made->choices =
-        node.kind == IntraOpNode::Kind::kParameter ? parameter_choices(node) : op_choices(node);
-    if (filter.allow) {
-      std::vector<NodeChoice> allowed;
-      std::copy_if(made->choices.begin(),
-                   made->choices.end(),
-                   std::back_inserter(allowed),
-                   [&](const NodeChoice& choice) { return filter.allow(node, choice); });
-      if (!allowed.empty()) {
-        made->choices = std::move(allowed);
-      }
-    }
-    keep_cheapest_of_each_class(made->choices);
-    type = std::move(made);
+    type = make(node, structure_.families()[static_cast<std::size_t>(family)], filter);
   }
   node.type = type;
 }
 
-std::string NodeTypes::signature(const IntraOpNode& node) const {
-  std::string out = node.kind == IntraOpNode::Kind::kParameter ? "P" : "O";
-  std::unordered_map<std::int32_t, int> local;
-  const auto number = [&](ValueId value) {
-    const auto [it, fresh] = local.emplace(value.value, static_cast<int>(local.size()));
-    fmt::format_to(std::back_inserter(out), "%{}", it->second);
-    if (fresh) {
-      const ir::Value& v = step_.value(value);
-      fmt::format_to(std::back_inserter(out),
-                     "{}k{}t{}",
-                     to_string(v.type),
-                     static_cast<int>(v.kind),
-                     v.trainable);
-    }
-  };
-  if (node.parameter.valid()) {
-    number(node.parameter);
-  }
-  for (const OpId member : node.members) {
-    const ir::Op& op = step_.op(member);
-    fmt::format_to(std::back_inserter(out), "|{}p{}", op.name, static_cast<int>(op.phase));
-    print_attributes(out, op.attributes);
-    for (const ValueId input : op.inputs) {
-      number(input);
-    }
-    out += ">";
-    for (const ValueId output : op.outputs) {
-      number(output);
+std::shared_ptr<const NodeType> NodeTypes::make(const IntraOpNode& node,
+                                                const NodeFamily& family,
+                                                const ChoiceFilter& filter) const {
+  auto made = std::make_shared<NodeType>();
+  made->choices = node.kind == IntraOpNode::Kind::kParameter ? parameter_choices(node, family)
+                                                             : op_choices(node, family);
+  if (filter.allow) {
+    std::vector<NodeChoice> allowed;
+    std::copy_if(made->choices.begin(),
+                 made->choices.end(),
+                 std::back_inserter(allowed),
+                 [&](const NodeChoice& choice) { return filter.allow(node, choice); });
+    if (!allowed.empty()) {
+      made->choices = std::move(allowed);
     }
   }
-  for (const Port& port : node.writes) {
-    out += 'w';
-    number(port.value);
-  }
-  for (const Port& port : node.reads) {
-    out += 'r';
-    number(port.value);
-  }
-  out += fixed(node) ? "F" : "";
-  return out;
-}
-
-/// Ops that are not worth cutting run whole on every device.
-bool NodeTypes::fixed(const IntraOpNode& node) const {
-  if (node.kind == IntraOpNode::Kind::kParameter) {
-    return false;
-  }
-  const ir::Op& op = step_.op(node.members.front());
-  if (node.members.size() > 1) {
-    return false;
-  }
-  if (op.phase != ir::Phase::kForward) {
-    return true;
-  }
-  // Index and mask arithmetic, constants, positions.
-  const bool integer_result =
-      std::none_of(op.outputs.begin(), op.outputs.end(), [&](ValueId output) {
-        return ir::is_floating(step_.type(output).dtype);
-      });
-  return integer_result || constant_.contains(op.outputs.front());
-}
-
-namespace {
-
-/// Axes of the forward op that cut the dimensions of each value around it.
-class KnownDimensions {
- public:
-  /// Ties axes of an op through a value that it shares: axis `own[d][k]` is the known one there.
-  void tie(ValueId value, const ops::DimAxes& own, std::vector<int>& tied) const {
-    const auto it = dims_.find(value.value);
-    if (it == dims_.end() || it->second.size() != own.size()) {
-      return;
-    }
-    for (std::size_t d = 0; d < own.size(); ++d) {
-      for (std::size_t k = 0; k < own[d].size() && own[d].size() == it->second[d].size(); ++k) {
-        tied[static_cast<std::size_t>(own[d][k])] = it->second[d][k];
-      }
-    }
-  }
-
-  void add(ValueId value, const ops::DimAxes& dims) { dims_.emplace(value.value, dims); }
-
-  /// Adds a value in the axes of an op, as far as they are tied.
-  void add(ValueId value, ops::DimAxes own, const std::vector<int>& tied) {
-    for (std::vector<int>& dim : own) {
-      for (int& axis : dim) {
-        axis = tied[static_cast<std::size_t>(axis)];
-      }
-      if (std::find(dim.begin(), dim.end(), -1) != dim.end()) {
-        dim.clear();
-      }
-    }
-    dims_.emplace(value.value, std::move(own));
-  }
-
- private:
-  std::unordered_map<std::int32_t, ops::DimAxes> dims_;
-};
-
-}  // namespace
-
-NodeTypes::Members NodeTypes::tie(const IntraOpNode& node) const {
-  Members members;
-  KnownDimensions known;
-  const auto add_gradient_of = [&](ValueId value, const ops::DimAxes& dims) {
-    if (const auto it = gradient_of_.find(value.value); it != gradient_of_.end()) {
-      known.add(it->second, dims);
-    }
-  };
-  for (std::size_t m = 0; m < node.members.size(); ++m) {
-    members.maps.push_back(ops::axis_map(step_, node.members[m]));
-    const ops::AxisMap& map = members.maps.back();
-    const ir::Op& op = step_.op(node.members[m]);
-    members.tied.emplace_back(map.axes.size(), -1);
-    std::vector<int>& tied = members.tied.back();
-    if (m == 0) {
-      std::iota(tied.begin(), tied.end(), 0);
-    }
-    for (std::size_t i = 0; m > 0 && i < op.inputs.size(); ++i) {
-      known.tie(op.inputs[i], map.inputs[i], tied);
-    }
-    for (std::size_t r = 0; m > 0 && r < op.outputs.size(); ++r) {
-      known.tie(op.outputs[r], map.results[r], tied);
-    }
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      known.add(op.inputs[i], map.inputs[i], tied);
-    }
-    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-      known.add(op.outputs[r], map.results[r], tied);
-    }
-    // The gradient of a value has the dimensions of the value.
-    for (std::size_t r = 0; m == 0 && r < op.outputs.size(); ++r) {
-      add_gradient_of(op.outputs[r], map.results[r]);
-    }
-    for (std::size_t i = 0; m == 0 && i < op.inputs.size(); ++i) {
-      add_gradient_of(op.inputs[i], map.inputs[i]);
-    }
-  }
-  find_gradient_operands(node, members);
-  return members;
-}
-
-/// Operands of the backward members that come from the gradients of the node's results.
-void NodeTypes::find_gradient_operands(const IntraOpNode& node, Members& members) const {
-  std::set<std::int32_t> gradients;
-  for (const Port& port : node.reads) {
-    if (step_.op(port.op).phase == ir::Phase::kBackward && is_backward_value(port.value)) {
-      gradients.insert(port.value.value);
-    }
-  }
-  for (std::size_t m = 0; m < node.members.size(); ++m) {
-    members.gradient_operands.emplace_back();
-    const ir::Op& op = step_.op(node.members[m]);
-    for (std::size_t i = 0; m > 0 && i < op.inputs.size(); ++i) {
-      if (gradients.contains(op.inputs[i].value)) {
-        members.gradient_operands.back().push_back(static_cast<int>(i));
-      }
-    }
-    for (std::size_t r = 0; m > 0 && r < op.outputs.size(); ++r) {
-      gradients.insert(op.outputs[r].value);
-    }
-  }
-}
-
-bool NodeTypes::is_backward_value(ValueId value) const {
-  const OpId producer = step_.value(value).producer;
-  return producer.valid() && step_.op(producer).phase == ir::Phase::kBackward;
+  keep_cheapest_of_each_class(made->choices);
+  return made;
 }
 
 /// A partial sum may pass through the forward op if no backward op reads what is partial.
@@ -293,7 +84,7 @@ bool NodeTypes::partial_allowed(const IntraOpNode& node, const ops::PartialRule&
 /// whole, gathered once for all its readers.
 std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
                                                    const Strategy& forward,
-                                                   const Members& members) const {
+                                                   const NodeFamily& family) const {
   std::vector<Strategy> variants{Strategy{}};
   if (node.members.size() < 2) {
     return variants;
@@ -302,7 +93,7 @@ std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
   // Only ops that hand one gradient to several readers need it.
   bool views = step_.op(node.members.front()).inputs.size() > 1;
   for (std::size_t m = 1; m < node.members.size(); ++m) {
-    linear = linear && !members.gradient_operands[m].empty();
+    linear = linear && !family.gradient_operands[m].empty();
     views = views && ops::get(step_.op(node.members[m]).name).view;
   }
   for (std::size_t axis = 0; axis < cost_.mesh().axes.size(); ++axis) {
@@ -323,9 +114,9 @@ std::vector<Strategy> NodeTypes::gradient_variants(const IntraOpNode& node,
 
 std::optional<Strategy> NodeTypes::member_strategy(const Strategy& forward,
                                                    const Strategy& variant,
-                                                   const Members& members,
+                                                   const NodeFamily& family,
                                                    std::size_t member) const {
-  const ops::AxisMap& map = members.maps[member];
+  const ops::AxisMap& map = family.maps[member];
   Strategy strategy;
   for (std::size_t x = 0; x < cost_.mesh().axes.size(); ++x) {
     const int axis = static_cast<int>(x);
@@ -333,7 +124,7 @@ std::optional<Strategy> NodeTypes::member_strategy(const Strategy& forward,
       continue;
     }
     if (forward.at(axis) >= 0) {
-      const std::vector<int>& tied = members.tied[member];
+      const std::vector<int>& tied = family.tied[member];
       const auto it = std::find(tied.begin(), tied.end(), forward.at(axis));
       if (it != tied.end()) {
         strategy.set(axis, static_cast<int>(it - tied.begin()));
@@ -341,7 +132,7 @@ std::optional<Strategy> NodeTypes::member_strategy(const Strategy& forward,
     } else if (variant.at(axis) == kPartialGradient) {
       const auto rule =
           std::find_if(map.partials.begin(), map.partials.end(), [&](const ops::PartialRule& r) {
-            return r.inputs == members.gradient_operands[member];
+            return r.inputs == family.gradient_operands[member];
           });
       if (rule == map.partials.end()) {
         return std::nullopt;
@@ -352,12 +143,12 @@ std::optional<Strategy> NodeTypes::member_strategy(const Strategy& forward,
   return strategy;
 }
 
-std::vector<NodeChoice> NodeTypes::op_choices(const IntraOpNode& node) const {
+std::vector<NodeChoice> NodeTypes::op_choices(const IntraOpNode& node,
+                                              const NodeFamily& family) const {
   std::vector<NodeChoice> choices;
-  const Members members = tie(node);
-  const bool whole = fixed(node);
+  const bool whole = family.fixed;
   for (const Strategy& forward :
-       sharding::enumerate_strategies(members.maps.front(), cost_.mesh())) {
+       sharding::enumerate_strategies(family.maps.front(), cost_.mesh())) {
     if (whole && forward != Strategy{}) {
       break;
     }
@@ -366,22 +157,22 @@ std::vector<NodeChoice> NodeTypes::op_choices(const IntraOpNode& node) const {
       const int choice = forward.at(static_cast<int>(x));
       if (choice <= Strategy::kPartialBase) {
         const auto rule = static_cast<std::size_t>(Strategy::kPartialBase - choice);
-        allowed = allowed && partial_allowed(node, members.maps.front().partials[rule]);
+        allowed = allowed && partial_allowed(node, family.maps.front().partials[rule]);
       }
     }
     if (!allowed) {
       continue;
     }
-    for (const Strategy& variant : gradient_variants(node, forward, members)) {
+    for (const Strategy& variant : gradient_variants(node, forward, family)) {
       NodeChoice choice;
       choice.forward = forward;
       choice.strategies.push_back(forward);
       for (std::size_t m = 1; m < node.members.size(); ++m) {
-        if (const auto strategy = member_strategy(forward, variant, members, m)) {
+        if (const auto strategy = member_strategy(forward, variant, family, m)) {
           choice.strategies.push_back(*strategy);
         }
       }
-      if (choice.strategies.size() == node.members.size() && complete(node, members.maps, choice)) {
+      if (choice.strategies.size() == node.members.size() && complete(node, family, choice)) {
         choices.push_back(std::move(choice));
       }
     }
@@ -394,15 +185,15 @@ double NodeTypes::repeats(OpId op) const {
   return step_.op(op).phase == ir::Phase::kUpdate ? 1.0 : static_cast<double>(step_.microbatches);
 }
 
-Seconds NodeTypes::kernel_seconds(OpId id,
-                                  const ops::AxisMap& map,
+Seconds NodeTypes::kernel_seconds(const NodeFamily& family,
+                                  std::size_t member,
                                   const OpLayouts& layouts) const {
-  const ir::Op& op = step_.op(id);
+  const ir::Op& op = step_.op(family.node.members[member]);
   const ops::OpDef& def = ops::get(op.name);
   if (def.view) {
     return 0;
   }
-  ops::OpTypes types = ops::op_types(step_, id);
+  ops::OpTypes types = family.types[member];
   for (std::size_t i = 0; i < types.inputs.size(); ++i) {
     ir::Shape& shape = types.inputs[i].shape;
     shape = sharding::local_shape(layouts.inputs[i], shape, cost_.mesh());
@@ -413,7 +204,7 @@ Seconds NodeTypes::kernel_seconds(OpId id,
   }
   const ops::OpView view{types.inputs, types.results, op.attributes};
   const Flops flops = def.flops != nullptr ? def.flops(view) : 0;
-  const Bytes bytes = lower::memory_traffic(map, types.inputs, types.results);
+  const Bytes bytes = lower::memory_traffic(family.maps[member], types.inputs, types.results);
   return cost_.kernel(cost::kernel_of(def, types.inputs, types.results, flops, bytes));
 }
 
@@ -433,20 +224,22 @@ bool NodeTypes::change(ValueId value,
 }
 
 bool NodeTypes::complete(const IntraOpNode& node,
-                         const std::vector<ops::AxisMap>& maps,
+                         const NodeFamily& family,
                          NodeChoice& choice) const {
   // Layouts in which a value that the node makes is there: as made, and as changed for a member.
   std::unordered_map<std::int32_t, std::vector<ShardingSpec>> made;
   choice.layouts.clear();
   choice.seconds = 0;
+  choice.kernel_seconds = 0;
   for (std::size_t m = 0; m < node.members.size(); ++m) {
-    auto layouts = sharding::layouts(maps[m], choice.strategies[m], cost_.mesh());
+    auto layouts = sharding::layouts(family.maps[m], choice.strategies[m], cost_.mesh());
     if (!layouts) {
       return false;
     }
     const ir::Op& op = step_.op(node.members[m]);
-    const Seconds seconds = kernel_seconds(node.members[m], maps[m], *layouts);
+    const Seconds seconds = kernel_seconds(family, m, *layouts);
     choice.seconds += seconds * repeats(node.members[m]);
+    choice.kernel_seconds += seconds * repeats(node.members[m]);
     if (m == 0 && op.phase == ir::Phase::kForward) {
       choice.rerun_seconds = seconds * repeats(node.members[m]);
     }
@@ -577,15 +370,11 @@ Strategy strategy_for(const ops::AxisMap& map,
 
 }  // namespace
 
-std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node) const {
+std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node,
+                                                     const NodeFamily& family) const {
   const ir::TensorType& type = step_.type(node.parameter);
   const std::size_t axes = cost_.mesh().axes.size();
   const bool accumulates = step_.microbatches > 1;
-  std::vector<ops::AxisMap> maps;
-  maps.reserve(node.members.size());
-  for (const OpId member : node.members) {
-    maps.push_back(ops::axis_map(step_, member));
-  }
   const std::vector<ParameterCut> cuts =
       parameter_cuts(type.rank(), !node.members.empty(), accumulates);
   std::vector<NodeChoice> choices;
@@ -598,7 +387,7 @@ std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node) co
       apply(choice.accumulated, static_cast<int>(x), cut.accumulated);
       apply(choice.state, static_cast<int>(x), cut.state);
     }
-    if (parameter_choice(node, maps, choice)) {
+    if (parameter_choice(node, family, choice)) {
       choices.push_back(std::move(choice));
     }
     std::size_t x = 0;
@@ -612,7 +401,7 @@ std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node) co
 }
 
 bool NodeTypes::parameter_choice(const IntraOpNode& node,
-                                 const std::vector<ops::AxisMap>& maps,
+                                 const NodeFamily& family,
                                  NodeChoice& choice) const {
   const ir::TensorType& type = step_.type(node.parameter);
   for (const ShardingSpec* spec : {&choice.stored, &choice.accumulated, &choice.state}) {
@@ -632,12 +421,12 @@ bool NodeTypes::parameter_choice(const IntraOpNode& node,
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       reads_stored = reads_stored || op.inputs[i] == node.parameter;
       if (step_.type(op.inputs[i]).shape == type.shape && strategy == Strategy{}) {
-        strategy = strategy_for(maps[m], i, target, cost_.mesh().axes.size());
+        strategy = strategy_for(family.maps[m], i, target, cost_.mesh().axes.size());
       }
     }
     choice.strategies.push_back(strategy);
   }
-  if (!complete(node, maps, choice)) {
+  if (!complete(node, family, choice)) {
     return false;
   }
   const auto move = [&](const ShardingSpec& from, const ShardingSpec& to) {

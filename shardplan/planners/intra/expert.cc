@@ -25,12 +25,15 @@ Result<PlanResult> plan_expert(const PlanRequest& request) {
       }
     }
   }
+  const Experts experts(request);
   std::vector<Candidate> candidates;
   for (const cluster::DeviceMesh& mesh : meshes) {
     if (budget.exhausted() && !candidates.empty()) {
       break;
     }
-    SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Candidate> plans, expert_plans(request, rule, mesh));
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        std::vector<Candidate> plans,
+        experts.plans(rule, mesh, least_step_seconds(candidates, memory_limit(request))));
     std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
   }
   return conclude(request, rule.name, std::move(candidates), 0, budget);
