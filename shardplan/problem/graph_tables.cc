@@ -326,77 +326,110 @@ std::vector<int> GraphTables::edge_scope(const IntraOpEdge& edge, const EdgeFact
 
 namespace {
 
-/// Numbers the distinct keys of a list; first[k] is an index with number k.
-template <class Key>
-struct Classes {
-  std::vector<int> of;
-  std::vector<int> first;
-
-  explicit Classes(const std::vector<Key>& keys) {
-    std::map<Key, int> known;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const auto [it, fresh] = known.emplace(keys[i], static_cast<int>(known.size()));
-      if (fresh) {
-        first.push_back(static_cast<int>(i));
-      }
-      of.push_back(it->second);
+/// Classes of choices by a key of each.
+template <class Key, class Classes>
+void sort_into_classes(const std::vector<Key>& keys, Classes& out) {
+  auto classes = std::make_shared<ChoiceClasses>();
+  std::map<Key, std::uint16_t> known;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto [it, fresh] = known.emplace(keys[i], static_cast<std::uint16_t>(known.size()));
+    if (fresh) {
+      out.first.push_back(static_cast<int>(i));
     }
+    classes->of.push_back(it->second);
   }
-};
+  classes->count = known.size();
+  out.classes = std::move(classes);
+}
 
 }  // namespace
 
-CostTable GraphTables::edge_table(const IntraOpEdge& edge,
-                                  const EdgeFacts& facts,
-                                  const EdgeEntry& entry) const {
-  std::vector<ShardingSpec> written;
-  for (const NodeChoice& choice : choices(edge.from)) {
-    written.push_back(choice.writes[static_cast<std::size_t>(edge.write)]);
+const GraphTables::PortClasses& GraphTables::write_classes(int n, int write) {
+  PortClasses& known = port_classes_[{node(n).type.get(), {-1, write}}];
+  if (!known.classes) {
+    Layouts written;
+    for (const NodeChoice& choice : choices(n)) {
+      written.push_back(choice.writes[static_cast<std::size_t>(write)]);
+    }
+    sort_into_classes(written, known);
   }
-  std::vector<std::vector<ShardingSpec>> read;
-  for (std::size_t c = 0; c < choices(edge.to).size(); ++c) {
-    read.push_back(edge_reads(edge, static_cast<int>(c)));
+  return known;
+}
+
+const GraphTables::PortClasses& GraphTables::read_classes(int n, const std::vector<int>& reads) {
+  PortClasses& known = port_classes_[{node(n).type.get(), reads}];
+  if (!known.classes) {
+    std::vector<Layouts> read;
+    for (const NodeChoice& choice : choices(n)) {
+      read.emplace_back();
+      for (const int port : reads) {
+        read.back().push_back(choice.reads[static_cast<std::size_t>(port)]);
+      }
+    }
+    sort_into_classes(read, known);
   }
-  const Classes<ShardingSpec> from(written);
-  const Classes<std::vector<ShardingSpec>> to(read);
+  return known;
+}
+
+/// Every choice a class of its own.
+std::shared_ptr<const ChoiceClasses> GraphTables::every_choice(std::size_t count) {
+  std::shared_ptr<const ChoiceClasses>& known = every_choice_[count];
+  if (!known) {
+    auto classes = std::make_shared<ChoiceClasses>();
+    classes->count = count;
+    for (std::size_t c = 0; c < count; ++c) {
+      classes->of.push_back(static_cast<std::uint16_t>(c));
+    }
+    known = std::move(classes);
+  }
+  return known;
+}
+
+ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
+                                               const EdgeFacts& facts,
+                                               const EdgeEntry& entry) {
+  const PortClasses& from = write_classes(edge.from, edge.write);
+  const PortClasses& to = read_classes(edge.to, edge.reads);
   const auto [from_matters, to_matters] = block_matters(edge, facts);
+  const bool one_variable = from_matters && to_matters && facts.same_block;
   std::vector<std::pair<bool, bool>> again;
   for (const bool f : {false, true}) {
     for (const bool t : {false, true}) {
-      const bool one_variable = from_matters && to_matters && facts.same_block;
       if ((f && !from_matters) || (t && !to_matters) || (one_variable && f != t)) {
         continue;
       }
       again.emplace_back(f, t);
     }
   }
-  std::vector<double> small;
+  std::vector<double> table;
+  table.reserve(from.first.size() * to.first.size() * again.size());
   for (const int f : from.first) {
     for (const int t : to.first) {
       for (const auto& [from_again, to_again] : again) {
-        small.push_back(entry(f, t, from_again, to_again));
+        table.push_back(entry(f, t, from_again, to_again));
       }
     }
   }
-  std::vector<double> table;
-  table.reserve(from.of.size() * to.of.size() * again.size());
-  for (const int f : from.of) {
-    for (const int t : to.of) {
-      const auto at = static_cast<std::ptrdiff_t>(
-          (static_cast<std::size_t>(f) * to.first.size() + static_cast<std::size_t>(t)) *
-          again.size());
-      table.insert(table.end(),
-                   small.begin() + at,
-                   small.begin() + at + static_cast<std::ptrdiff_t>(again.size()));
-    }
+  ClassNetwork::Factor factor;
+  factor.classes = {from.classes, to.classes};
+  for (std::size_t count = again.size(); count > 1; count /= 2) {
+    factor.classes.push_back(every_choice(2));
   }
-  return std::make_shared<const std::vector<double>>(std::move(table));
+  factor.cost = std::make_shared<const std::vector<double>>(std::move(table));
+  return factor;
 }
 
-CostTable GraphTables::edge_seconds(const IntraOpEdge& edge, const EdgeFacts& facts) {
-  CostTable& known = known_["s" + edge_key(edge, facts)];
-  if (!known) {
-    known = edge_table(edge, facts, [&](int f, int t, bool from_again, bool to_again) {
+CostTable GraphTables::edge_table(const IntraOpEdge& edge,
+                                  const EdgeFacts& facts,
+                                  const EdgeEntry& entry) {
+  return std::make_shared<const std::vector<double>>(expand(edge_classes(edge, facts, entry)));
+}
+
+const ClassNetwork::Factor& GraphTables::edge_seconds(const IntraOpEdge& edge,
+                                                      const EdgeFacts& facts) {
+  ClassNetwork::Factor& known = known_seconds_[edge_key(edge, facts)];
+  if (!known.cost) {
+    known = edge_classes(edge, facts, [&](int f, int t, bool from_again, bool to_again) {
       const NodeChoice& from = choices(edge.from)[static_cast<std::size_t>(f)];
       return change_seconds(edge,
                             facts,
@@ -407,6 +440,29 @@ CostTable GraphTables::edge_seconds(const IntraOpEdge& edge, const EdgeFacts& fa
     });
   }
   return known;
+}
+
+ClassNetwork GraphTables::make_classes() {
+  ClassNetwork network;
+  for (std::size_t i = 0; i < problem_.nodes_.size(); ++i) {
+    const int n = static_cast<int>(i);
+    network.unary.push_back(node_seconds(n));
+    if (const int block = block_variable(n); block >= 0) {
+      network.factors.push_back(
+          {{n, block}, {every_choice(choices(n).size()), every_choice(2)}, rerun_seconds(n)});
+    }
+  }
+  const CostTable nothing = std::make_shared<const std::vector<double>>(2, 0.0);
+  for (std::size_t b = 0; recompute_ && b < problem_.blocks_.size(); ++b) {
+    network.unary.push_back(nothing);
+  }
+  for (const IntraOpEdge& edge : problem_.edges_) {
+    const EdgeFacts f = facts(edge);
+    ClassNetwork::Factor factor = edge_seconds(edge, f);
+    factor.scope = edge_scope(edge, f);
+    network.factors.push_back(std::move(factor));
+  }
+  return network;
 }
 
 StrategyGraph GraphTables::make(const std::vector<IntraOpProblem::ProgramPoint>& points) {
@@ -431,7 +487,11 @@ StrategyGraph GraphTables::make(const std::vector<IntraOpProblem::ProgramPoint>&
   }
   for (const IntraOpEdge& edge : problem_.edges_) {
     const EdgeFacts f = facts(edge);
-    objective.factors.push_back({edge_scope(edge, f), edge_seconds(edge, f)});
+    CostTable& table = known_["s" + edge_key(edge, f)];
+    if (!table) {
+      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(edge, f)));
+    }
+    objective.factors.push_back({edge_scope(edge, f), table});
   }
   for (const IntraOpProblem::ProgramPoint& point : points) {
     add_row(graph, point);
@@ -439,13 +499,21 @@ StrategyGraph GraphTables::make(const std::vector<IntraOpProblem::ProgramPoint>&
   return graph;
 }
 
-StrategyGraph IntraOpProblem::strategy_graph(bool recompute,
-                                             const std::vector<ProgramPoint>& points) const {
+GraphTables& IntraOpProblem::tables(bool recompute) const {
   std::shared_ptr<GraphTables>& tables = tables_[recompute ? 1 : 0];
   if (!tables || !tables->of(*this)) {
     tables = std::make_shared<GraphTables>(*this, recompute);
   }
-  return tables->make(points);
+  return *tables;
+}
+
+StrategyGraph IntraOpProblem::strategy_graph(bool recompute,
+                                             const std::vector<ProgramPoint>& points) const {
+  return tables(recompute).make(points);
+}
+
+ClassNetwork IntraOpProblem::class_network(bool recompute) const {
+  return tables(recompute).make_classes();
 }
 
 }  // namespace shardplan::problem

@@ -2,9 +2,12 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "shardplan/problem/class_network.h"
 #include "shardplan/problem/intra_op.h"
 
 namespace shardplan::problem {
@@ -28,6 +31,7 @@ class GraphTables {
   GraphTables(const IntraOpProblem& problem, bool recompute);
   [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
   [[nodiscard]] StrategyGraph make(const std::vector<IntraOpProblem::ProgramPoint>& points);
+  [[nodiscard]] ClassNetwork make_classes();
 
  private:
   /// What an edge's tables depend on besides the types of its nodes.
@@ -62,7 +66,10 @@ class GraphTables {
   [[nodiscard]] EdgeFacts facts(const IntraOpEdge& edge) const;
   [[nodiscard]] solvers::CostTable node_seconds(int node);
   [[nodiscard]] solvers::CostTable rerun_seconds(int node);
-  [[nodiscard]] solvers::CostTable edge_seconds(const IntraOpEdge& edge, const EdgeFacts& facts);
+  /// In classes; the scope is left out.
+  [[nodiscard]] const ClassNetwork::Factor& edge_seconds(const IntraOpEdge& edge,
+                                                         const EdgeFacts& facts);
+  [[nodiscard]] std::shared_ptr<const ChoiceClasses> every_choice(std::size_t count);
   [[nodiscard]] double change_seconds(const IntraOpEdge& edge,
                                       const EdgeFacts& facts,
                                       const sharding::ShardingSpec& from,
@@ -82,10 +89,22 @@ class GraphTables {
   /// One entry of an edge's table: choices of both ends, and whether their blocks run again.
   using EdgeEntry =
       std::function<double(int from_choice, int to_choice, bool from_again, bool to_again)>;
-  /// The table over edge_scope(), computed for distinct layouts only.
+  /// The table over edge_scope(), in classes of distinct layouts; the scope is left out.
+  [[nodiscard]] ClassNetwork::Factor edge_classes(const IntraOpEdge& edge,
+                                                  const EdgeFacts& facts,
+                                                  const EdgeEntry& entry);
+  /// The same over choices.
   [[nodiscard]] solvers::CostTable edge_table(const IntraOpEdge& edge,
                                               const EdgeFacts& facts,
-                                              const EdgeEntry& entry) const;
+                                              const EdgeEntry& entry);
+  using Layouts = std::vector<sharding::ShardingSpec>;
+  /// Classes of a node's choices by the layouts of some ports, with one choice of each class.
+  struct PortClasses {
+    std::shared_ptr<const ChoiceClasses> classes;
+    std::vector<int> first;
+  };
+  [[nodiscard]] const PortClasses& write_classes(int node, int write);
+  [[nodiscard]] const PortClasses& read_classes(int node, const std::vector<int>& reads);
   [[nodiscard]] std::string edge_key(const IntraOpEdge& edge, const EdgeFacts& facts) const;
 
   void add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point);
@@ -133,6 +152,10 @@ class GraphTables {
   std::vector<int> block_variable_;        ///< by node
   std::vector<int> backward_start_;        ///< by node: first backward op of its block
   std::map<std::string, solvers::CostTable> known_;
+  std::map<std::string, ClassNetwork::Factor> known_seconds_;
+  std::map<std::size_t, std::shared_ptr<const ChoiceClasses>> every_choice_;
+  /// By node type and ports: -1 and the write, or the reads.
+  std::map<std::pair<const NodeType*, std::vector<int>>, PortClasses> port_classes_;
 };
 
 }  // namespace shardplan::problem

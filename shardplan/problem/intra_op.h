@@ -9,6 +9,7 @@
 #include "shardplan/cost/cost_model.h"
 #include "shardplan/ir/graph.h"
 #include "shardplan/plan/plan.h"
+#include "shardplan/problem/class_network.h"
 #include "shardplan/problem/strategy_graph.h"
 #include "shardplan/sharding/strategy.h"
 #include "shardplan/support/result.h"
@@ -114,6 +115,10 @@ class IntraOpProblem {
   [[nodiscard]] StrategyGraph strategy_graph(bool recompute,
                                              const std::vector<ProgramPoint>& points) const;
 
+  /// The objective of strategy_graph(recompute, {}) in classes of choices: what to solve on meshes
+  /// of three and more axes, where tables over choices would fill the memory.
+  [[nodiscard]] ClassNetwork class_network(bool recompute) const;
+
   /// The plan of an assignment (indices as in strategy_graph).
   [[nodiscard]] plan::Plan to_plan(const std::vector<int>& choice, bool recompute) const;
 
@@ -122,6 +127,7 @@ class IntraOpProblem {
 
  private:
   friend class GraphTables;
+  [[nodiscard]] GraphTables& tables(bool recompute) const;
   std::shared_ptr<const StepStructure> structure_;
   const ir::Graph* step_ = nullptr;
   std::shared_ptr<const cost::CostModel> cost_;
