@@ -218,26 +218,6 @@ std::string GraphTables::edge_key(const IntraOpEdge& edge, const EdgeFacts& fact
   return key;
 }
 
-namespace {
-
-/// Distinct layouts of the reads in some of the phases.
-std::vector<ShardingSpec> distinct(const std::vector<ShardingSpec>& reads,
-                                   const std::vector<Phase>& phases,
-                                   bool forward,
-                                   bool backward) {
-  std::vector<ShardingSpec> out;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    const bool wanted =
-        (phases[i] == Phase::kForward && forward) || (phases[i] == Phase::kBackward && backward);
-    if (wanted && std::find(out.begin(), out.end(), reads[i]) == out.end()) {
-      out.push_back(reads[i]);
-    }
-  }
-  return out;
-}
-
-}  // namespace
-
 bool GraphTables::settles(const IntraOpEdge& edge,
                           const EdgeFacts& facts,
                           const ShardingSpec& from,
@@ -256,45 +236,94 @@ bool GraphTables::settles(const IntraOpEdge& edge,
   return bytes(reads.front(), value) <= bytes(from, value);
 }
 
-double GraphTables::change_seconds(const IntraOpEdge& edge,
-                                   const EdgeFacts& facts,
-                                   const ShardingSpec& from,
-                                   const std::vector<ShardingSpec>& reads,
-                                   bool producer_reruns,
-                                   bool reader_reruns) {
-  const auto producer = static_cast<std::size_t>(edge.from);
-  const ir::ValueId value =
-      problem_.nodes_[producer].writes[static_cast<std::size_t>(edge.write)].value;
-  const ir::TensorType& type = step_.type(value);
-  const auto price = [&](const ShardingSpec& to) {
-    const sharding::ReshardCost path = problem_.resharder_->cost(from, to, type);
-    return path.possible ? path.price : std::numeric_limits<double>::infinity();
-  };
-  const std::vector<ShardingSpec> forward = distinct(reads, facts.phases, true, false);
-  double microbatch = 0;
-  for (const ShardingSpec& to : forward) {
-    microbatch += to == from ? 0 : price(to);
+namespace {
+
+/// The layouts that one class of readers asks for, and what they cost from where the value is.
+struct Reads {
+  const std::vector<int>& layout;        ///< by read: number of its layout
+  const std::vector<ir::Phase>& phases;  ///< by read
+  const double* price;                   ///< by number; 0 for the layout that is there
+
+  /// Sum over the distinct layouts of the reads in some phases, without those of the reads in
+  /// `there`.
+  template <class Wanted, class There>
+  [[nodiscard]] double sum(const Wanted& wanted, const There& there) const {
+    double seconds = 0;
+    for (std::size_t i = 0; i < layout.size(); ++i) {
+      bool first = wanted(phases[i]);
+      for (std::size_t k = 0; first && k < layout.size(); ++k) {
+        const bool same = layout[k] == layout[i];
+        first = !(same && ((k < i && wanted(phases[k])) || there(phases[k])));
+      }
+      seconds += first ? price[layout[i]] : 0;
+    }
+    return seconds;
   }
+};
+
+}  // namespace
+
+double GraphTables::change_seconds(const EdgeFacts& facts,
+                                   const EdgeLayouts& layouts,
+                                   std::size_t from,
+                                   std::size_t to,
+                                   bool producer_reruns,
+                                   bool reader_reruns) const {
+  const Reads reads{
+      layouts.reads[to], facts.phases, layouts.price.data() + from * layouts.read_bytes.size()};
+  const auto is_forward = [](Phase phase) { return phase == Phase::kForward; };
+  const auto is_update = [](Phase phase) { return phase == Phase::kUpdate; };
+  const auto nowhere = [](Phase) { return false; };
+  double microbatch = reads.sum(is_forward, nowhere);
   // The changed copy of the forward pass serves the backward pass when it is an activation that is
   // neither made again itself nor dropped with a recomputed reader.
-  const bool settled = settles(edge, facts, from, reads);
   const bool kept = !facts.parameter && !facts.backward_value &&
-                    !(facts.recomputable && producer_reruns) && (!reader_reruns || settled);
-  for (const ShardingSpec& to :
-       distinct(reads, facts.phases, reader_reruns && facts.reader_reruns, true)) {
-    const bool there = kept && std::find(forward.begin(), forward.end(), to) != forward.end();
-    microbatch += to == from || there ? 0 : price(to);
-  }
-  double update = 0;
-  std::vector<ShardingSpec> seen;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    if (facts.phases[i] == Phase::kUpdate && reads[i] != from &&
-        std::find(seen.begin(), seen.end(), reads[i]) == seen.end()) {
-      seen.push_back(reads[i]);
-      update += price(reads[i]);
+                    !(facts.recomputable && producer_reruns) &&
+                    (!reader_reruns || settles(facts, layouts, from, to));
+  const bool again = reader_reruns && facts.reader_reruns;
+  microbatch += reads.sum(
+      [&](Phase phase) { return phase == Phase::kBackward || (again && is_forward(phase)); },
+      [&](Phase phase) { return kept && is_forward(phase); });
+  return microbatch * static_cast<double>(step_.microbatches) + reads.sum(is_update, nowhere);
+}
+
+bool GraphTables::settles(const EdgeFacts& facts,
+                          const EdgeLayouts& layouts,
+                          std::size_t from,
+                          std::size_t to) {
+  const std::vector<int>& reads = layouts.reads[to];
+  return facts.sole_reader && !facts.own_reads && !facts.parameter &&
+         reads.front() != layouts.made[from] &&
+         std::all_of(reads.begin(), reads.end(), [&](int read) { return read == reads.front(); }) &&
+         layouts.read_bytes[static_cast<std::size_t>(reads.front())] <= layouts.made_bytes[from];
+}
+
+GraphTables::EdgeLayouts GraphTables::edge_layouts(const IntraOpEdge& edge) {
+  const ir::ValueId value = node(edge.from).writes[static_cast<std::size_t>(edge.write)].value;
+  EdgeLayouts out;
+  Layouts read;
+  std::unordered_map<ShardingSpec, int, sharding::ShardingSpecHash> number;
+  for (const int choice : read_classes(edge.to, edge.reads).first) {
+    out.reads.emplace_back();
+    for (const ShardingSpec& spec : edge_reads(edge, choice)) {
+      const auto [it, fresh] = number.emplace(spec, static_cast<int>(read.size()));
+      if (fresh) {
+        read.push_back(spec);
+        out.read_bytes.push_back(bytes(spec, value));
+      }
+      out.reads.back().push_back(it->second);
     }
   }
-  return microbatch * static_cast<double>(step_.microbatches) + update;
+  Layouts made;
+  for (const int choice : write_classes(edge.from, edge.write).first) {
+    made.push_back(choices(edge.from)[static_cast<std::size_t>(choice)]
+                       .writes[static_cast<std::size_t>(edge.write)]);
+    const auto it = number.find(made.back());
+    out.made.push_back(it == number.end() ? -1 : it->second);
+    out.made_bytes.push_back(bytes(made.back(), value));
+  }
+  out.price = problem_.resharder_->prices(made, read, step_.type(value));
+  return out;
 }
 
 std::vector<ShardingSpec> GraphTables::edge_reads(const IntraOpEdge& edge, int to_choice) const {
@@ -385,11 +414,8 @@ std::shared_ptr<const ChoiceClasses> GraphTables::every_choice(std::size_t count
   return known;
 }
 
-ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
-                                               const EdgeFacts& facts,
-                                               const EdgeEntry& entry) {
-  const PortClasses& from = write_classes(edge.from, edge.write);
-  const PortClasses& to = read_classes(edge.to, edge.reads);
+std::vector<std::pair<bool, bool>> GraphTables::block_states(const IntraOpEdge& edge,
+                                                             const EdgeFacts& facts) const {
   const auto [from_matters, to_matters] = block_matters(edge, facts);
   const bool one_variable = from_matters && to_matters && facts.same_block;
   std::vector<std::pair<bool, bool>> again;
@@ -401,10 +427,19 @@ ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
       again.emplace_back(f, t);
     }
   }
+  return again;
+}
+
+ClassNetwork::Factor GraphTables::edge_factor(const IntraOpEdge& edge,
+                                              const EdgeFacts& facts,
+                                              const EdgeEntry& entry) {
+  const PortClasses& from = write_classes(edge.from, edge.write);
+  const PortClasses& to = read_classes(edge.to, edge.reads);
+  const std::vector<std::pair<bool, bool>> again = block_states(edge, facts);
   std::vector<double> table;
   table.reserve(from.first.size() * to.first.size() * again.size());
-  for (const int f : from.first) {
-    for (const int t : to.first) {
+  for (std::size_t f = 0; f < from.first.size(); ++f) {
+    for (std::size_t t = 0; t < to.first.size(); ++t) {
       for (const auto& [from_again, to_again] : again) {
         table.push_back(entry(f, t, from_again, to_again));
       }
@@ -421,23 +456,24 @@ ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
 
 CostTable GraphTables::edge_table(const IntraOpEdge& edge,
                                   const EdgeFacts& facts,
-                                  const EdgeEntry& entry) {
-  return std::make_shared<const std::vector<double>>(expand(edge_classes(edge, facts, entry)));
+                                  const ChoiceEntry& entry) {
+  const std::vector<int>& from = write_classes(edge.from, edge.write).first;
+  const std::vector<int>& to = read_classes(edge.to, edge.reads).first;
+  return std::make_shared<const std::vector<double>>(expand(
+      edge_factor(edge, facts, [&](std::size_t f, std::size_t t, bool from_again, bool to_again) {
+        return entry(from[f], to[t], from_again, to_again);
+      })));
 }
 
 const ClassNetwork::Factor& GraphTables::edge_seconds(const IntraOpEdge& edge,
                                                       const EdgeFacts& facts) {
   ClassNetwork::Factor& known = known_seconds_[edge_key(edge, facts)];
   if (!known.cost) {
-    known = edge_classes(edge, facts, [&](int f, int t, bool from_again, bool to_again) {
-      const NodeChoice& from = choices(edge.from)[static_cast<std::size_t>(f)];
-      return change_seconds(edge,
-                            facts,
-                            from.writes[static_cast<std::size_t>(edge.write)],
-                            edge_reads(edge, t),
-                            from_again,
-                            to_again);
-    });
+    const EdgeLayouts layouts = edge_layouts(edge);
+    known =
+        edge_factor(edge, facts, [&](std::size_t f, std::size_t t, bool from_again, bool to_again) {
+          return change_seconds(facts, layouts, f, t, from_again, to_again);
+        });
   }
   return known;
 }

@@ -70,12 +70,25 @@ class GraphTables {
   [[nodiscard]] const ClassNetwork::Factor& edge_seconds(const IntraOpEdge& edge,
                                                          const EdgeFacts& facts);
   [[nodiscard]] std::shared_ptr<const ChoiceClasses> every_choice(std::size_t count);
-  [[nodiscard]] double change_seconds(const IntraOpEdge& edge,
-                                      const EdgeFacts& facts,
-                                      const sharding::ShardingSpec& from,
-                                      const std::vector<sharding::ShardingSpec>& reads,
+  /// The layouts of an edge as numbers: prices and bytes are looked up once for each.
+  struct EdgeLayouts {
+    std::vector<int> made{};           ///< by class of writes: number among the layouts read, -1
+    std::vector<double> made_bytes{};  ///< by class of writes
+    std::vector<std::vector<int>> reads{};  ///< by class of reads, and read: number
+    std::vector<double> read_bytes{};       ///< by number
+    std::vector<double> price{};            ///< by class of writes, and number
+  };
+  [[nodiscard]] EdgeLayouts edge_layouts(const IntraOpEdge& edge);
+  [[nodiscard]] double change_seconds(const EdgeFacts& facts,
+                                      const EdgeLayouts& layouts,
+                                      std::size_t from,
+                                      std::size_t to,
                                       bool producer_reruns,
-                                      bool reader_reruns);
+                                      bool reader_reruns) const;
+  [[nodiscard]] static bool settles(const EdgeFacts& facts,
+                                    const EdgeLayouts& layouts,
+                                    std::size_t from,
+                                    std::size_t to);
   [[nodiscard]] bool settles(const IntraOpEdge& edge,
                              const EdgeFacts& facts,
                              const sharding::ShardingSpec& from,
@@ -86,17 +99,23 @@ class GraphTables {
   [[nodiscard]] std::pair<bool, bool> block_matters(const IntraOpEdge& edge,
                                                     const EdgeFacts& facts) const;
   [[nodiscard]] std::vector<int> edge_scope(const IntraOpEdge& edge, const EdgeFacts& facts) const;
-  /// One entry of an edge's table: choices of both ends, and whether their blocks run again.
-  using EdgeEntry =
+  /// What the blocks' variables that matter may be: the producer's block runs again, the reader's.
+  [[nodiscard]] std::vector<std::pair<bool, bool>> block_states(const IntraOpEdge& edge,
+                                                                const EdgeFacts& facts) const;
+  /// One entry of an edge's table: classes of writes and of reads, and whether the blocks run
+  /// again.
+  using EdgeEntry = std::function<double(
+      std::size_t from_class, std::size_t to_class, bool from_again, bool to_again)>;
+  /// The table over edge_scope(), in classes; the scope is left out.
+  [[nodiscard]] ClassNetwork::Factor edge_factor(const IntraOpEdge& edge,
+                                                 const EdgeFacts& facts,
+                                                 const EdgeEntry& entry);
+  /// The same over choices, computed for one choice of each class.
+  using ChoiceEntry =
       std::function<double(int from_choice, int to_choice, bool from_again, bool to_again)>;
-  /// The table over edge_scope(), in classes of distinct layouts; the scope is left out.
-  [[nodiscard]] ClassNetwork::Factor edge_classes(const IntraOpEdge& edge,
-                                                  const EdgeFacts& facts,
-                                                  const EdgeEntry& entry);
-  /// The same over choices.
   [[nodiscard]] solvers::CostTable edge_table(const IntraOpEdge& edge,
                                               const EdgeFacts& facts,
-                                              const EdgeEntry& entry);
+                                              const ChoiceEntry& entry);
   using Layouts = std::vector<sharding::ShardingSpec>;
   /// Classes of a node's choices by the layouts of some ports, with one choice of each class.
   struct PortClasses {

@@ -1,14 +1,24 @@
-// Cheapest changes of layout. Nodes are layouts, edges the steps of steps.cc, weights the caller's
-// prices. Read Search::expand (a node's edges are made and priced once, when some search first
-// settles it) and Search::settle (Dijkstra's algorithm from one source, stopped at the target and
-// resumed by the next question about the same source).
+// Cheapest changes of layout. Nodes are layouts, edges the steps of steps.cc (StepGraph, shared by
+// tensors that the mesh divides alike), weights the caller's prices. Read Search::settle
+// (Dijkstra's algorithm from one source, stopped at the target and resumed by the next question
+// about the same source) and Search::add_rows (all targets from many sources at once, for tables).
 #include "shardplan/sharding/reshard.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "shardplan/sharding/steps.h"
+
+// Compiled for several vector widths; the program picks at run time.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define SHARDPLAN_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SHARDPLAN_VECTOR_CLONES
+#endif
 
 namespace shardplan::sharding {
 namespace {
@@ -26,6 +36,23 @@ bool keeps_partial(const ShardingSpec& from, const ShardingSpec& to) {
   return true;
 }
 
+std::size_t index(int node) {
+  return static_cast<std::size_t>(node);
+}
+
+/// to = min(to, from + step) in every lane; whether any was lowered.
+SHARDPLAN_VECTOR_CLONES
+bool relax(const double* __restrict from, double step, std::size_t lanes, double* __restrict to) {
+  std::int64_t lowered = 0;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    const double price = from[lane] + step;
+    const bool lower = price < to[lane];
+    to[lane] = lower ? price : to[lane];
+    lowered |= lower ? 1 : 0;
+  }
+  return lowered != 0;
+}
+
 const ReshardPath& impossible_path() {
   static const ReshardPath path{.price = kInfinity, .possible = false};
   return path;
@@ -38,16 +65,76 @@ struct Resharder::Context {
   StepPrice price;
 };
 
+/// The steps between layouts, for all tensors whose dimensions the mesh divides alike.
+class Resharder::StepGraph {
+ public:
+  struct Edge {
+    int target = -1;
+    ReshardStep step{};
+  };
+
+  StepGraph(const cluster::DeviceMesh& mesh, ir::Shape shape)
+      : mesh_(mesh), shape_(std::move(shape)) {}
+
+  int intern(const ShardingSpec& spec) {
+    const auto [at, is_new] = ids_.try_emplace(spec, static_cast<int>(nodes_.size()));
+    if (is_new) {
+      nodes_.push_back({spec, shard_count(spec, mesh_), false, {}});
+    }
+    return at->second;
+  }
+
+  const std::vector<Edge>& edges(int node) {
+    if (!nodes_[index(node)].expanded) {
+      nodes_[index(node)].expanded = true;
+      std::vector<Edge> edges;
+      const ShardingSpec spec = nodes_[index(node)].spec;
+      for_each_step(spec, shape_, mesh_, [&](const ReshardStep& step) {
+        edges.push_back({intern(step.to), step});
+      });
+      nodes_[index(node)].edges = std::move(edges);
+    }
+    return nodes_[index(node)].edges;
+  }
+
+  [[nodiscard]] const ShardingSpec& spec(int node) const { return nodes_[index(node)].spec; }
+  /// Parts that the tensor is cut into.
+  [[nodiscard]] std::int64_t parts(int node) const { return nodes_[index(node)].parts; }
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
+
+  /// Takes every layout that can be reached from those seen so far.
+  void expand_all() {
+    for (; expanded_ < nodes_.size(); ++expanded_) {
+      edges(static_cast<int>(expanded_));
+    }
+  }
+
+ private:
+  struct Node {
+    ShardingSpec spec{};
+    std::int64_t parts = 1;
+    bool expanded = false;
+    std::vector<Edge> edges{};
+  };
+
+  const cluster::DeviceMesh& mesh_;
+  ir::Shape shape_;  ///< of one of the tensors
+  std::unordered_map<ShardingSpec, int, ShardingSpecHash> ids_;
+  std::deque<Node> nodes_;  ///< edges() stay where they are when nodes are added
+  std::size_t expanded_ = 0;
+};
+
 class Resharder::Search {
  public:
-  Search(const Context& context, ir::TensorType type) : context_(context), type_(std::move(type)) {}
+  Search(const Context& context, StepGraph& graph, ir::TensorType type)
+      : context_(context), graph_(graph), type_(std::move(type)), bytes_(type_.bytes()) {}
 
   const ReshardPath& path(const ShardingSpec& from, const ShardingSpec& to) {
     if (!reachable(from, to)) {
       return impossible_path();
     }
-    const int source = intern(from);
-    const int target = intern(to);
+    const int source = graph_.intern(from);
+    const int target = graph_.intern(to);
     const std::uint64_t key = (static_cast<std::uint64_t>(source) << 32U) |
                               static_cast<std::uint64_t>(static_cast<std::uint32_t>(target));
     const auto known = paths_.find(key);
@@ -59,24 +146,30 @@ class Resharder::Search {
     if (!reachable(from, to)) {
       return {kInfinity, 0, false};
     }
-    const int target = intern(to);
-    const Source& source = settle(intern(from), target);
+    const int target = graph_.intern(to);
+    const Source& source = settle(graph_.intern(from), target);
     const Entry& end = source.entries[index(target)];
     return {end.price, temporary(source, target), end.price < kInfinity};
   }
 
+  std::vector<double> prices(std::span<const ShardingSpec> from, std::span<const ShardingSpec> to) {
+    const std::vector<int> sources = intern_all(from);
+    const std::vector<int> targets = intern_all(to);
+    add_rows(sources);
+    std::vector<double> out;
+    out.reserve(from.size() * to.size());
+    for (const int source : sources) {
+      const std::vector<double>* row = source < 0 ? nullptr : &rows_.at(source);
+      for (const int target : targets) {
+        // A layout that no step leads to has no place in the row.
+        const bool known = row != nullptr && target >= 0 && index(target) < row->size();
+        out.push_back(known ? (*row)[index(target)] : kInfinity);
+      }
+    }
+    return out;
+  }
+
  private:
-  struct Edge {
-    int target = -1;
-    int ordinal = -1;  ///< number of the step in for_each_step
-    double price = 0;
-  };
-  struct Node {
-    ShardingSpec spec{};
-    Bytes bytes = 0;
-    bool expanded = false;
-    std::vector<Edge> edges{};
-  };
   /// Best way known from the source to one node.
   struct Entry {
     double price = kInfinity;
@@ -95,39 +188,91 @@ class Resharder::Search {
     std::vector<Frontier> heap{};
   };
 
-  static std::size_t index(int node) { return static_cast<std::size_t>(node); }
-
   [[nodiscard]] bool reachable(const ShardingSpec& from, const ShardingSpec& to) const {
     return divides(from, type_.shape, context_.mesh) && divides(to, type_.shape, context_.mesh) &&
            keeps_partial(from, to);
   }
 
-  int intern(const ShardingSpec& spec) {
-    const auto [at, is_new] = ids_.try_emplace(spec, static_cast<int>(nodes_.size()));
-    if (is_new) {
-      nodes_.push_back({spec, local_bytes(spec, type_, context_.mesh), false, {}});
+  [[nodiscard]] Bytes bytes(int node) const { return bytes_ / graph_.parts(node); }
+
+  /// Prices of the steps from a node, in the order of its edges.
+  const std::vector<double>& step_prices(int node) {
+    if (step_prices_.size() <= index(node)) {
+      step_prices_.resize(graph_.size());
     }
-    return at->second;
+    std::vector<double>& prices = step_prices_[index(node)];
+    if (prices.empty()) {
+      for (const StepGraph::Edge& edge : graph_.edges(node)) {
+        prices.push_back(context_.price(edge.step, type_));
+        SHARDPLAN_CHECK(prices.back() >= 0)
+            << "price " << prices.back() << " of " << collective_name(edge.step.kind);
+      }
+    }
+    return prices;
   }
 
-  void expand(int node) {
-    if (nodes_[index(node)].expanded) {
+  // ---- All targets from many sources at once ----
+
+  std::vector<int> intern_all(std::span<const ShardingSpec> specs) {
+    std::vector<int> nodes;
+    nodes.reserve(specs.size());
+    for (const ShardingSpec& spec : specs) {
+      nodes.push_back(divides(spec, type_.shape, context_.mesh) ? graph_.intern(spec) : -1);
+    }
+    return nodes;
+  }
+
+  /// Bellman-Ford from all sources that have no row yet: the prices of one node are a vector over
+  /// the sources. A layout's steps are looked at again only when its vector has changed.
+  void add_rows(const std::vector<int>& sources) {
+    std::vector<int> fresh;
+    for (const int source : sources) {
+      if (source >= 0 && rows_.try_emplace(source).second) {
+        fresh.push_back(source);
+      }
+    }
+    if (fresh.empty()) {
       return;
     }
-    nodes_[index(node)].expanded = true;
-    std::vector<Edge> edges;
-    int ordinal = 0;
-    const ShardingSpec spec = nodes_[index(node)].spec;
-    for_each_step(spec, type_.shape, context_.mesh, [&](const ReshardStep& step) {
-      const double price = context_.price(step, type_);
-      SHARDPLAN_CHECK(price >= 0) << "price " << price << " of " << collective_name(step.kind);
-      if (price < kInfinity) {
-        edges.push_back({intern(step.to), ordinal, price});
+    graph_.expand_all();
+    const std::size_t lanes = fresh.size();
+    const std::size_t nodes = graph_.size();
+    std::vector<double> price(nodes * lanes, kInfinity);
+    std::vector<char> changed(nodes, 0);
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      price[index(fresh[lane]) * lanes + lane] = 0;
+      changed[index(fresh[lane])] = 1;
+    }
+    for (bool any = true; any;) {
+      any = false;
+      for (std::size_t node = 0; node < nodes; ++node) {
+        if (changed[node] == 0) {
+          continue;
+        }
+        changed[node] = 0;
+        const std::vector<double>& steps = step_prices(static_cast<int>(node));
+        const std::vector<StepGraph::Edge>& edges = graph_.edges(static_cast<int>(node));
+        for (std::size_t e = 0; e < edges.size(); ++e) {
+          if (relax(price.data() + node * lanes,
+                    steps[e],
+                    lanes,
+                    price.data() + index(edges[e].target) * lanes)) {
+            changed[index(edges[e].target)] = 1;
+            any = true;
+          }
+        }
       }
-      ++ordinal;
-    });
-    nodes_[index(node)].edges = std::move(edges);
+    }
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      std::vector<double>& row = rows_[fresh[lane]];
+      row.reserve(nodes);
+      for (std::size_t node = 0; node < nodes; ++node) {
+        row.push_back(price[node * lanes + lane]);
+      }
+    }
   }
+
+  // ---- One pair ----
 
   /// Heap order: the best last to come first. Equal prices by fewer steps, then by layout, so that
   /// the outcome does not depend on earlier questions.
@@ -138,14 +283,14 @@ class Resharder::Search {
     if (a.steps != b.steps) {
       return a.steps > b.steps;
     }
-    return nodes_[index(a.node)].spec > nodes_[index(b.node)].spec;
+    return graph_.spec(a.node) > graph_.spec(b.node);
   }
 
   const Source& settle(int source_node, int target) {
     const auto order = [this](const Frontier& a, const Frontier& b) { return worse(a, b); };
     const auto [at, is_new] = sources_.try_emplace(source_node);
     Source& source = at->second;
-    source.entries.resize(std::max(source.entries.size(), nodes_.size()));
+    source.entries.resize(std::max(source.entries.size(), graph_.size()));
     if (is_new) {
       source.entries[index(source_node)].price = 0;
       source.heap.push_back({0, 0, source_node});
@@ -158,16 +303,17 @@ class Resharder::Search {
         continue;
       }
       source.entries[index(best.node)].settled = true;
-      expand(best.node);
-      source.entries.resize(nodes_.size());
-      for (const Edge& edge : nodes_[index(best.node)].edges) {
-        Entry& entry = source.entries[index(edge.target)];
-        const double price = best.price + edge.price;
+      const std::vector<double>& prices = step_prices(best.node);
+      const std::vector<StepGraph::Edge>& edges = graph_.edges(best.node);
+      source.entries.resize(std::max(source.entries.size(), graph_.size()));
+      for (std::size_t e = 0; e < edges.size(); ++e) {
+        Entry& entry = source.entries[index(edges[e].target)];
+        const double price = best.price + prices[e];
         const int steps = best.steps + 1;
         if (!entry.settled &&
             (price < entry.price || (price == entry.price && steps < entry.steps))) {
-          entry = {price, steps, best.node, edge.ordinal, false};
-          source.heap.push_back({price, steps, edge.target});
+          entry = {price, steps, best.node, static_cast<int>(e), false};
+          source.heap.push_back({price, steps, edges[e].target});
           std::push_heap(source.heap.begin(), source.heap.end(), order);
         }
       }
@@ -181,7 +327,7 @@ class Resharder::Search {
     for (int node = target; source.entries[index(node)].parent >= 0;) {
       const int parent = source.entries[index(node)].parent;
       const bool is_first = source.entries[index(parent)].parent < 0;
-      const Bytes input = is_first ? 0 : nodes_[index(parent)].bytes;
+      const Bytes input = is_first ? 0 : bytes(parent);
       largest = std::max(largest, input + output);
       output = input;
       node = parent;
@@ -198,15 +344,7 @@ class Resharder::Search {
     path.temporary = temporary(source, target);
     for (int node = target; source.entries[index(node)].parent >= 0;) {
       const Entry& entry = source.entries[index(node)];
-      int ordinal = 0;
-      for_each_step(nodes_[index(entry.parent)].spec,
-                    type_.shape,
-                    context_.mesh,
-                    [&](const ReshardStep& step) {
-                      if (ordinal++ == entry.ordinal) {
-                        path.steps.push_back(step);
-                      }
-                    });
+      path.steps.push_back(graph_.edges(entry.parent)[index(entry.ordinal)].step);
       node = entry.parent;
     }
     std::reverse(path.steps.begin(), path.steps.end());
@@ -214,11 +352,13 @@ class Resharder::Search {
   }
 
   const Context& context_;
+  StepGraph& graph_;
   ir::TensorType type_;
-  std::unordered_map<ShardingSpec, int, ShardingSpecHash> ids_;
-  std::vector<Node> nodes_;
+  Bytes bytes_;
+  std::vector<std::vector<double>> step_prices_;  ///< by node and edge
   std::unordered_map<int, Source> sources_;
   std::unordered_map<std::uint64_t, ReshardPath> paths_;  ///< by source node and target node
+  std::unordered_map<int, std::vector<double>> rows_;     ///< by source node: prices by node
 };
 
 Resharder::Resharder(cluster::DeviceMesh mesh, StepPrice price)
@@ -248,13 +388,28 @@ Resharder::Search& Resharder::search(const ir::TensorType& type) {
   if (known != searches_.end()) {
     return *known->second;
   }
-  return *searches_.emplace(type, std::make_unique<Search>(*context_, type)).first->second;
+  // A mesh axis, or several, divide a dimension if they divide its common divisor with the mesh.
+  std::vector<std::int64_t> divisors;
+  for (const std::int64_t size : type.shape) {
+    divisors.push_back(std::gcd(size, context_->mesh.size()));
+  }
+  std::unique_ptr<StepGraph>& graph = graphs_[divisors];
+  if (!graph) {
+    graph = std::make_unique<StepGraph>(context_->mesh, type.shape);
+  }
+  return *searches_.emplace(type, std::make_unique<Search>(*context_, *graph, type)).first->second;
 }
 
 const ReshardPath& Resharder::path(const ShardingSpec& from,
                                    const ShardingSpec& to,
                                    const ir::TensorType& type) {
   return search(type).path(from, to);
+}
+
+std::vector<double> Resharder::prices(std::span<const ShardingSpec> from,
+                                      std::span<const ShardingSpec> to,
+                                      const ir::TensorType& type) {
+  return search(type).prices(from, to);
 }
 
 ReshardCost Resharder::cost(const ShardingSpec& from,

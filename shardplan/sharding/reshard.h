@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -65,7 +67,8 @@ using StepPrice = std::function<double(const ReshardStep& step, const ir::Tensor
 /// equally cheap paths one with the fewest steps. Not thread-safe; pointers into it stay valid.
 ///
 /// Cost: the first question about a source layout and a type runs the search as far as the target,
-/// and each step is priced once for each type; asking again is two hash lookups.
+/// and each step is priced once for each type; asking again is two hash lookups. Steps are made
+/// once for all types that the mesh divides alike.
 class Resharder {
  public:
   Resharder(cluster::DeviceMesh mesh, StepPrice price);
@@ -80,17 +83,24 @@ class Resharder {
   [[nodiscard]] ReshardCost cost(const ShardingSpec& from,
                                  const ShardingSpec& to,
                                  const ir::TensorType& type);
+  /// Prices of all pairs, by source and target, infinite where there is no path: for whole tables.
+  /// The sources that are new are searched from together, with vectors of prices.
+  [[nodiscard]] std::vector<double> prices(std::span<const ShardingSpec> from,
+                                           std::span<const ShardingSpec> to,
+                                           const ir::TensorType& type);
   [[nodiscard]] const cluster::DeviceMesh& mesh() const;
 
  private:
-  class Search;    // everything known about one tensor type
-  struct Context;  // mesh and price, shared by the searches
+  class Search;     // everything known about one tensor type
+  class StepGraph;  // steps, shared by types that the mesh divides alike
+  struct Context;   // mesh and price, shared by the searches
   struct TypeHash {
     std::size_t operator()(const ir::TensorType& type) const;
   };
   [[nodiscard]] Search& search(const ir::TensorType& type);
 
   std::unique_ptr<Context> context_;
+  std::map<std::vector<std::int64_t>, std::unique_ptr<StepGraph>> graphs_;
   std::unordered_map<ir::TensorType, std::unique_ptr<Search>, TypeHash> searches_;
 };
 
