@@ -103,12 +103,7 @@ void print_summary(const planners::PlanResult& result,
              human_bytes(prediction.memory_limit > 0 ? prediction.memory_limit
                                                      : plan.cluster.device.memory),
              memory_text(result.simulation.at_peak));
-  fmt::print("recompute {}\n",
-             plan.recompute.empty() ? "nothing"
-                                    : fmt::format("{} blocks: {} to {}",
-                                                  plan.recompute.size(),
-                                                  plan.recompute.front(),
-                                                  plan.recompute.back()));
+  fmt::print("recompute {}\n", recompute_text(plan));
   if (output.empty()) {
     fmt::print("wrote     nothing; give -o plan.json to keep the plan\n");
   } else {
@@ -202,7 +197,7 @@ Result<int> sweep(const planners::PlannerInfo& planner,
       table.add({human_bytes(plan.prediction.peak_bytes),
                  human_seconds(plan.prediction.step_seconds),
                  cluster::to_string(plan.mesh),
-                 fmt::format("{} blocks", plan.recompute.size()),
+                 recompute_text(plan),
                  human_bytes(plan.prediction.memory_limit)});
     }
     fmt::print("{}", table.text());

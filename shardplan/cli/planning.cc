@@ -196,7 +196,12 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
   object["memory_at_peak"] = memory_json(result.simulation.at_peak);
   object["exposed_communication_seconds"] = result.simulation.exposed_communication_seconds;
   object["flops_per_device"] = whole(result.simulation.flops);
-  object["recompute"] = result.best.recompute;
+  object["recompute"] = nlohmann::ordered_json::array();
+  for (const plan::RecomputedBlock& block : result.best.recompute) {
+    object["recompute"].push_back(
+        {{"block", block.block},
+         {"mode", block.how == plan::Recompute::kWhole ? "whole" : "selective"}});
+  }
   object["search_seconds"] = prediction.search_seconds;
   if (!result.explanation.empty()) {
     object["explanation"] = result.explanation;
@@ -220,6 +225,27 @@ std::string memory_text(const sim::MemoryBreakdown& memory) {
     }
   }
   return fmt::format("{}", fmt::join(parts, " · "));
+}
+
+std::string recompute_text(const plan::Plan& plan) {
+  if (plan.recompute.empty()) {
+    return "nothing";
+  }
+  const auto whole =
+      std::count_if(plan.recompute.begin(), plan.recompute.end(), [](const auto& block) {
+        return block.how == plan::Recompute::kWhole;
+      });
+  const auto selective = static_cast<std::ptrdiff_t>(plan.recompute.size()) - whole;
+  std::string out;
+  if (whole > 0) {
+    out = fmt::format("{} {} whole", whole, whole == 1 ? "block" : "blocks");
+  }
+  if (selective > 0) {
+    out += whole > 0
+               ? fmt::format(", {} selective", selective)
+               : fmt::format("{} {} selective", selective, selective == 1 ? "block" : "blocks");
+  }
+  return out;
 }
 
 std::string cluster_text(const cluster::Cluster& cluster) {

@@ -62,6 +62,8 @@ struct Planning {
 [[nodiscard]] nlohmann::ordered_json memory_json(const sim::MemoryBreakdown& memory);
 /// "parameters 3.10 GiB · gradients 3.10 GiB · ...", without parts that are nothing.
 [[nodiscard]] std::string memory_text(const sim::MemoryBreakdown& memory);
+/// "nothing", "3 blocks whole, 2 selective".
+[[nodiscard]] std::string recompute_text(const plan::Plan& plan);
 /// "8 devices · NVLink 300 GB/s a direction".
 [[nodiscard]] std::string cluster_text(const cluster::Cluster& cluster);
 /// "124 M parameters · 412 ops a step · input_ids i64[4,128]".

@@ -9,6 +9,7 @@ namespace {
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 std::vector<Step> with_frees(const std::vector<Step>& steps,
+                             const std::vector<std::vector<LocalId>>& keeps,
                              std::size_t first,
                              const Program& program,
                              const std::vector<std::size_t>& last_use) {
@@ -18,7 +19,7 @@ std::vector<Step> with_frees(const std::vector<Step>& steps,
     const Step& step = steps[i];
     out.push_back(step);
     std::vector<LocalId> ends;
-    for (const auto* ids : {&step.inputs, &step.outputs}) {
+    for (const auto* ids : {&step.inputs, &step.outputs, &keeps[i]}) {
       for (const LocalId id : *ids) {
         const LocalId root = program.root(id);
         if (last_use[root.index()] == first + i) {
@@ -46,19 +47,22 @@ std::vector<Step> with_frees(const std::vector<Step>& steps,
 
 }  // namespace
 
-void insert_frees(Program& program) {
+void insert_frees(Program& program, const Keeps& keeps) {
   std::vector<std::size_t> last_use(program.values.size(), 0);
   std::size_t index = 0;
-  for (const std::vector<Step>* steps : {&program.microbatch, &program.update}) {
-    for (const Step& step : *steps) {
-      for (const auto* ids : {&step.inputs, &step.outputs}) {
+  const auto use = [&](const std::vector<Step>& steps,
+                       const std::vector<std::vector<LocalId>>& kept) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      for (const auto* ids : {&steps[i].inputs, &steps[i].outputs, &kept[i]}) {
         for (const LocalId id : *ids) {
           last_use[program.root(id).index()] = index;
         }
       }
       ++index;
     }
-  }
+  };
+  use(program.microbatch, keeps.microbatch);
+  use(program.update, keeps.update);
   for (const Resident& resident : program.residents) {
     last_use[program.root(resident.local).index()] = kNever;
   }
@@ -73,9 +77,10 @@ void insert_frees(Program& program) {
       }
     }
   }
-  std::vector<Step> microbatch = with_frees(program.microbatch, 0, program, last_use);
+  std::vector<Step> microbatch =
+      with_frees(program.microbatch, keeps.microbatch, 0, program, last_use);
   std::vector<Step> update =
-      with_frees(program.update, program.microbatch.size(), program, last_use);
+      with_frees(program.update, keeps.update, program.microbatch.size(), program, last_use);
   program.microbatch = std::move(microbatch);
   program.update = std::move(update);
 }

@@ -1,16 +1,21 @@
 // SPMD partitioning. Every op of the step is emitted once, in graph order, in local shapes; a value
 // that is needed in another layout than it has is resharded on demand. `Lowering::need` is the
-// heart: it finds, changes or recomputes the copy of a value that a reader asks for. Frees are
-// added last (frees.cc), when all uses are known.
+// heart: it finds or makes the copy of a value that a reader asks for. Frees are added last
+// (frees.cc), when all uses are known.
+//
+// Time and memory of a plan are sums over ops and over pairs of ops by construction, which is what
+// the problem (shardplan/problem) counts on: a changed copy serves the ops of one reader (an op of
+// the forward pass and its backward ops) and is always made from the value as it was made.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "shardplan/lower/frees.h"
 #include "shardplan/lower/program.h"
+#include "shardplan/lower/recompute.h"
 #include "shardplan/ops/op.h"
 
 namespace shardplan::lower {
@@ -22,13 +27,16 @@ using ir::ValueId;
 using ir::ValueKind;
 using sharding::ShardingSpec;
 
-/// One copy of a graph value on the devices.
+/// One copy of a graph value on the devices. The first of a value is as its producer made it.
 struct Copy {
   ShardingSpec spec;
   LocalId local;
-  /// A changed layout that only ops of recomputed blocks asked for in the forward pass: dropped
-  /// there and made again when they run again.
-  bool for_recomputed = false;
+  int reader = kNobody;  ///< whose ops it serves (reader_of)
+  /// Made in the forward pass for an op that does not keep its results: dropped there and made
+  /// again when the op or its backward ops need it.
+  bool forward_only = false;
+
+  static constexpr int kNobody = -1;
 };
 
 bool lives_across_steps(ValueKind kind) {
@@ -53,24 +61,36 @@ class Lowering {
   Result<Program> run() {
     SHARDPLAN_RETURN_IF_ERROR(find_layouts());
     add_residents();
-    find_recomputable();
+    find_reruns();
     schedule_writes();
-    find_common_layouts();
+    find_readers();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       const OpId op(i);
       enter_phase(step_.op(op).phase);
+      for (const OpId again : reruns_.before[i]) {
+        SHARDPLAN_RETURN_IF_ERROR(emit_op(again, true));
+      }
       SHARDPLAN_RETURN_IF_ERROR(emit_op(op, false));
       for (const ir::Write& write : writes_after_[i]) {
-        SHARDPLAN_RETURN_IF_ERROR(emit_write(write));
+        SHARDPLAN_RETURN_IF_ERROR(emit_write(write, op));
       }
     }
     SHARDPLAN_RETURN_IF_ERROR(find_loss());
     SHARDPLAN_RETURN_IF_ERROR(keep_gradients());
-    insert_frees(program_);
+    insert_frees(program_, keeps_);
     return std::move(program_);
   }
 
  private:
+  /// Who reads a value besides the ops of its producer's own reader.
+  struct Readers {
+    int first = Copy::kNobody;  ///< the last one seen; the only one unless `several`
+    bool several = false;
+    bool own = false;  ///< backward ops of the producer read it too
+    bool differ = false;
+    std::optional<ShardingSpec> common{};  ///< the layout of all reads unless they `differ`
+  };
+
   LocalId add_local(ValueId global, const ShardingSpec& spec, LocalId view_of) {
     const ir::TensorType& type = step_.type(global);
     program_.values.push_back(
@@ -96,45 +116,47 @@ class Lowering {
     return {};
   }
 
-  /// The layout that all readers of a value agree on; nothing where they differ. A value is brought
-  /// into it as soon as it is made if that makes it smaller (gradients: reduce-scattered while the
-  /// backward pass goes on).
-  void find_common_layouts() {
-    common_.resize(step_.values().size());
-    std::vector<bool> differ(step_.values().size(), false);
-    const auto read = [&](ValueId value, const ShardingSpec& spec) {
-      auto& common = common_[value.index()];
-      differ[value.index()] = differ[value.index()] || (common && *common != spec);
-      common = spec;
+  /// Finds who reads each value, and in which layout they agree.
+  void find_readers() {
+    readers_.resize(step_.values().size());
+    const auto read = [&](ValueId value, const ShardingSpec& spec, int reader) {
+      Readers& readers = readers_[value.index()];
+      const OpId producer = step_.value(value).producer;
+      if (producer.valid() && reader == reader_of(step_, producer)) {
+        readers.own = true;
+      } else if (readers.first != reader) {
+        readers.several = readers.first != Copy::kNobody;
+        readers.first = reader;
+      }
+      readers.differ = readers.differ || (readers.common && *readers.common != spec);
+      readers.common = spec;
     };
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       for (std::size_t k = 0; k < step_.ops()[i].inputs.size(); ++k) {
-        read(step_.ops()[i].inputs[k], layouts_[i].inputs[k]);
+        read(step_.ops()[i].inputs[k], layouts_[i].inputs[k], reader_of(step_, OpId(i)));
       }
     }
     for (const ir::Write& write : step_.writes) {
-      read(write.value, copies_[write.target.index()].front().spec);
-    }
-    for (std::size_t v = 0; v < common_.size(); ++v) {
-      if (differ[v]) {
-        common_[v].reset();
-      }
+      read(write.value, copies_[write.target.index()].front().spec, kWritesReader);
     }
   }
 
-  /// Changes a fresh value to the layout that all readers want if that is no larger.
+  /// A value is brought into the layout that its only reader wants as soon as it is made, if that
+  /// makes it no larger (gradients: reduce-scattered while the backward pass goes on).
   Status settle(ValueId value, OpId producer) {
-    const auto& common = common_[value.index()];
+    const Readers& readers = readers_[value.index()];
     const ShardingSpec made = copies_[value.index()].front().spec;
-    if (!common || *common == made) {
+    if (!readers.common || readers.differ || readers.several || readers.own ||
+        *readers.common == made) {
       return {};
     }
     const ir::TensorType& type = step_.type(value);
-    if (sharding::local_bytes(*common, type, plan_.mesh) <=
+    if (sharding::local_bytes(*readers.common, type, plan_.mesh) >
         sharding::local_bytes(made, type, plan_.mesh)) {
-      SHARDPLAN_RETURN_IF_ERROR(need(value, *common, producer));
-      copies_[value.index()].back().for_recomputed = false;
+      return {};
     }
+    SHARDPLAN_RETURN_IF_ERROR(
+        change(value, *readers.common, readers.first, producer, Step::kOfResult));
     return {};
   }
 
@@ -149,46 +171,19 @@ class Lowering {
       const ShardingSpec spec = layout == plan_.layouts.end() ? ShardingSpec{} : layout->second;
       const LocalId local = add_local(id, spec, LocalId{});
       program_.residents.push_back(Resident{local, id});
-      copies_[i].push_back(Copy{spec, local, false});
+      copies_[i].push_back(Copy{spec, local});
     }
   }
 
-  /// Marks the values that the backward pass makes again: results of forward ops of a recomputed
-  /// block that no forward op outside the block reads. What other blocks read is kept, so that
-  /// running a block again never starts a chain through the blocks before it.
-  void find_recomputable() {
-    recomputable_.assign(step_.values().size(), false);
-    recomputed_op_.assign(step_.ops().size(), false);
-    if (plan_.recompute.empty()) {
-      return;
+  void find_reruns() {
+    std::unordered_map<std::string_view, plan::Recompute> how;
+    for (const plan::RecomputedBlock& block : plan_.recompute) {
+      how.emplace(block.block, block.how);
     }
-    const std::unordered_set<std::string_view> blocks(plan_.recompute.begin(),
-                                                      plan_.recompute.end());
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const ir::Op& op = step_.ops()[i];
-      if (op.phase != Phase::kForward || !blocks.contains(plan::block_of(op.layer))) {
-        continue;
-      }
-      recomputed_op_[i] = true;
-      for (const ValueId output : op.outputs) {
-        recomputable_[output.index()] = true;
-      }
-    }
-    for (const ir::Op& op : step_.ops()) {
-      if (op.phase != Phase::kForward) {
-        continue;
-      }
-      const std::string_view block = plan::block_of(op.layer);
-      for (const ValueId input : op.inputs) {
-        const OpId producer = step_.value(input).producer;
-        if (producer.valid() && plan::block_of(step_.op(producer).layer) != block) {
-          recomputable_[input.index()] = false;
-        }
-      }
-    }
-    for (const ValueId output : step_.outputs) {
-      recomputable_[output.index()] = false;
-    }
+    reruns_ = rerun_schedule(step_, [&](std::string_view block) {
+      const auto it = how.find(block);
+      return it == how.end() ? plan::Recompute::kNone : it->second;
+    });
   }
 
   /// A write happens once the value exists and nothing reads the old content any more.
@@ -215,60 +210,77 @@ class Lowering {
       return;
     }
     for (std::size_t i = 0; i < copies_.size(); ++i) {
-      if (recomputable_[i]) {
+      if (reruns_.dropped[i]) {
         copies_[i].clear();
       } else if (step_.values()[i].kind == ValueKind::kParameter && copies_[i].size() > 1) {
         copies_[i].resize(1);
       } else {
-        std::erase_if(copies_[i], [](const Copy& copy) { return copy.for_recomputed; });
+        std::erase_if(copies_[i], [](const Copy& copy) { return copy.forward_only; });
       }
     }
   }
 
-  std::vector<Step>& section() {
-    return phase_ == Phase::kUpdate ? program_.update : program_.microbatch;
+  void push(Step step, std::vector<LocalId> keeps = {}) {
+    const bool update = phase_ == Phase::kUpdate;
+    (update ? program_.update : program_.microbatch).push_back(std::move(step));
+    (update ? keeps_.update : keeps_.microbatch).push_back(std::move(keeps));
   }
 
-  /// The copy of `value` in the layout `spec`, made if it is not there yet.
-  Result<LocalId> need(ValueId value, const ShardingSpec& spec, OpId reader) {
-    std::vector<Copy>& copies = copies_[value.index()];
-    if (copies.empty()) {
-      SHARDPLAN_CHECK(recomputable_[value.index()]) << "value %" << value.value << " is not there";
-      SHARDPLAN_RETURN_IF_ERROR(emit_op(step_.value(value).producer, true));
-    }
-    const sharding::ReshardPath* best = nullptr;
-    LocalId source;
-    const bool for_recomputed = phase_ == Phase::kForward && recomputed_op_[reader.index()];
-    for (Copy& copy : copies) {
-      if (copy.spec == spec) {
-        copy.for_recomputed = copy.for_recomputed && for_recomputed;
+  /// The copy of `value` in the layout `spec`, made if it is not there yet. `operand`: of `op`.
+  Result<LocalId> need(ValueId value, const ShardingSpec& spec, int reader, OpId op, int operand) {
+    const std::vector<Copy>& copies = copies_[value.index()];
+    SHARDPLAN_CHECK(!copies.empty()) << "value %" << value.value << " is not there";
+    for (const Copy& copy : copies) {
+      const bool own = &copy == &copies.front() || copy.reader == reader;
+      if (own && copy.spec == spec) {
         return copy.local;
       }
-      const sharding::ReshardPath& path = resharder_.path(copy.spec, spec, step_.type(value));
-      if (path.possible && (best == nullptr || path.price < best->price)) {
-        best = &path;
-        source = copy.local;
-      }
     }
-    if (best == nullptr) {
-      return no_reshard(value, spec, reader);
+    return change(value, spec, reader, op, operand);
+  }
+
+  /// Makes a copy in another layout; `operand` as in Step.
+  Result<LocalId> change(
+      ValueId value, const ShardingSpec& spec, int reader, OpId op, int operand) {
+    const Copy& made = copies_[value.index()].front();
+    const sharding::ReshardPath& path = resharder_.path(made.spec, spec, step_.type(value));
+    if (!path.possible) {
+      return no_reshard(value, spec, op);
     }
-    for (const sharding::ReshardStep& move : best->steps) {
+    LocalId source = made.local;
+    for (const sharding::ReshardStep& move : path.steps) {
       const LocalId result = add_local(value, move.to, LocalId{});
       Step step;
       step.kind = StepKind::kCollective;
       step.inputs = {source};
       step.outputs = {result};
-      step.op = reader;
+      step.op = op;
+      step.operand = operand;
+      step.recompute = again_;
       step.collective = move;
       step.workspace = collective_workspace(
           move, program_.value(source).type, program_.value(result).type, plan_.mesh);
       step.phase = phase_;
-      section().push_back(std::move(step));
+      push(std::move(step));
       source = result;
     }
-    copies.push_back(Copy{spec, source, for_recomputed});
+    const bool forward_only =
+        phase_ == Phase::kForward && operand >= 0 && reruns_.member[op.index()];
+    copies_[value.index()].push_back(Copy{spec, source, reader, forward_only});
     return source;
+  }
+
+  /// The storage of a view, and of a value with several readers, stays until the last of them is
+  /// done, whatever the layout in which they read it.
+  void keep_alive(ValueId value, int reader, LocalId read, std::vector<LocalId>& keeps) const {
+    const Readers& readers = readers_[value.index()];
+    const Copy& made = copies_[value.index()].front();
+    const OpId producer = step_.value(value).producer;
+    const bool own = producer.valid() && reader == reader_of(step_, producer);
+    const bool view = program_.value(made.local).view_of.valid();
+    if (read != made.local && producer.valid() && (readers.several || own || view)) {
+      keeps.push_back(made.local);
+    }
   }
 
   Error no_reshard(ValueId value, const ShardingSpec& spec, OpId reader) const {
@@ -282,18 +294,24 @@ class Lowering {
         fmt::format("layer {}, op {}.{}", op.layer, op.name, reader.value));
   }
 
-  Status emit_op(OpId id, bool recompute) {
+  Status emit_op(OpId id, bool again) {
     const ir::Op& op = step_.op(id);
     const ops::OpDef& def = ops::get(op.name);
     const ops::AxisMap& map = maps_[id.index()];
     const sharding::Strategy& strategy = plan_.strategies[id.index()];
     const sharding::OpLayouts& layouts = layouts_[id.index()];
+    const int reader = reader_of(step_, id);
+    again_ = again;
     Step step;
     step.op = id;
-    step.recompute = recompute;
+    step.recompute = again;
     step.phase = phase_;
+    std::vector<LocalId> keeps;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      SHARDPLAN_ASSIGN_OR_RETURN(const LocalId local, need(op.inputs[i], layouts.inputs[i], id));
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          const LocalId local,
+          need(op.inputs[i], layouts.inputs[i], reader, id, static_cast<int>(i)));
+      keep_alive(op.inputs[i], reader, local, keeps);
       step.inputs.push_back(local);
     }
     for (std::size_t r = 0; r < op.outputs.size(); ++r) {
@@ -305,14 +323,19 @@ class Lowering {
       }
       const LocalId local = add_local(op.outputs[r], layouts.results[r], storage);
       step.outputs.push_back(local);
-      copies_[op.outputs[r].index()] = {Copy{layouts.results[r], local, false}};
+      if (!again || reruns_.dropped[op.outputs[r].index()]) {
+        copies_[op.outputs[r].index()] = {Copy{layouts.results[r], local}};
+      }
     }
     add_positions(map, strategy, step);
     add_work(def, op, map, step);
-    section().push_back(std::move(step));
+    push(std::move(step), std::move(keeps));
     for (const ValueId output : op.outputs) {
-      SHARDPLAN_RETURN_IF_ERROR(settle(output, id));
+      if (!again || reruns_.dropped[output.index()]) {
+        SHARDPLAN_RETURN_IF_ERROR(settle(output, id));
+      }
     }
+    again_ = false;
     return {};
   }
 
@@ -362,26 +385,30 @@ class Lowering {
   sharding::Resharder resharder_;
   Program program_;
   std::vector<std::vector<Copy>> copies_;
-  std::vector<ops::AxisMap> maps_;                   ///< by op
-  std::vector<sharding::OpLayouts> layouts_;         ///< by op
-  std::vector<std::optional<ShardingSpec>> common_;  ///< by value, see find_common_layouts
-  std::vector<bool> recomputable_;                   ///< by value
-  std::vector<bool> recomputed_op_;                  ///< by op: forward op of a recomputed block
+  std::vector<ops::AxisMap> maps_;            ///< by op
+  std::vector<sharding::OpLayouts> layouts_;  ///< by op
+  std::vector<Readers> readers_;              ///< by value
+  RerunSchedule reruns_;
+  Keeps keeps_;
   std::vector<std::vector<ir::Write>> writes_after_;
   Phase phase_ = Phase::kForward;
+  bool again_ = false;  ///< the op in progress runs again
 
-  Status emit_write(const ir::Write& write) {
+  Status emit_write(const ir::Write& write, OpId after) {
     // The resident's own copy is always the first.
     const Copy target = copies_[write.target.index()].front();
     const OpId producer = step_.value(write.value).producer;
-    SHARDPLAN_ASSIGN_OR_RETURN(const LocalId value, need(write.value, target.spec, producer));
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        const LocalId value, need(write.value, target.spec, kWritesReader, after, Step::kOfWrite));
     Step step;
     step.kind = StepKind::kWrite;
     step.inputs = {value};
     step.outputs = {target.local};
     step.op = producer;
     step.phase = phase_;
-    section().push_back(std::move(step));
+    std::vector<LocalId> keeps;
+    keep_alive(write.value, kWritesReader, value, keeps);
+    push(std::move(step), std::move(keeps));
     return {};
   }
 
@@ -389,7 +416,8 @@ class Lowering {
     const ValueId loss = step_.outputs.front();
     phase_ = Phase::kBackward;
     const OpId producer = step_.value(loss).producer;
-    SHARDPLAN_ASSIGN_OR_RETURN(program_.loss, need(loss, ShardingSpec{}, producer));
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        program_.loss, need(loss, ShardingSpec{}, Copy::kNobody, producer, Step::kOfResult));
     return {};
   }
 
@@ -412,6 +440,14 @@ class Lowering {
 };
 
 }  // namespace
+
+int reader_of(const ir::Graph& step, OpId op) {
+  const ir::Op& own = step.op(op);
+  if (own.phase == Phase::kUpdate) {
+    return kUpdateReader;
+  }
+  return own.source.valid() ? own.source.value : op.value;
+}
 
 Bytes memory_traffic(const ops::AxisMap& map,
                      std::span<const ir::TensorType> inputs,

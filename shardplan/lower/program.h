@@ -49,11 +49,14 @@ struct Step {
   // kCompute
   ir::OpId op{};                      ///< op of the step graph: name, attributes, layer
   std::vector<Position> positions{};  ///< of every positional axis of the op's AxisMap
-  bool recompute = false;             ///< a second run of a forward op during the backward pass
+  bool recompute = false;             ///< (of) a second run of a forward op in the backward pass
   Flops flops = 0;                    ///< local
   Bytes bytes = 0;                    ///< local bytes read and written
   Bytes workspace = 0;                ///< local kernel temporaries
   // kCollective (kSlice included); the tensor is inputs[0] -> outputs[0]
+  int operand = kOfResult;  ///< of `op`, for which the layout changes; or one of the two below
+  static constexpr int kOfResult = -1;  ///< a result of `op` changes as soon as it is made
+  static constexpr int kOfWrite = -2;   ///< a result of `op` changes to be written back
   sharding::ReshardStep collective{};
   ir::Phase phase = ir::Phase::kForward;
 };
@@ -87,15 +90,35 @@ struct Program {
   }
 };
 
+/// Who shares a changed copy of a value: an op of the forward pass and its backward ops are one
+/// reader (the forward op's number), all ops of the update are one, other ops each their own; what
+/// is written back has a reader of its own.
+inline constexpr int kWritesReader = -2;
+inline constexpr int kUpdateReader = -3;
+[[nodiscard]] int reader_of(const ir::Graph& step, ir::OpId op);
+
+/// A moment of a program: while an op runs, or while an operand or a result of it changes layout
+/// (kWrite: to be written back; `op` is then the one after which that happens).
+struct ProgramPoint {
+  enum class What : std::uint8_t { kRun, kOperand, kResult, kWrite };
+  ir::OpId op{};
+  bool again = false;  ///< its second run
+  What what = What::kRun;
+  int index = 0;  ///< of the operand or result
+  bool operator==(const ProgramPoint&) const = default;
+};
+
 struct LowerOptions {
   bool keep_gradients = false;  ///< for verification
 };
 
 /// SPMD partitioning: local shapes, the cheapest changes of layout where a value is needed in
-/// another layout than it has (prices by `price`; a changed value is shared by later readers of the
-/// same phase that need the same layout; changed parameters are dropped after the forward pass and
-/// made again for the backward pass, changed activations are kept), recomputation of the plan's
-/// blocks, and frees. Precondition: plan::check. Errors: a change of layout that does not exist.
+/// another layout than it has (prices by `price`), recomputation of the plan's blocks
+/// (lower/recompute.h), and frees. A changed copy serves the ops of one reader (reader_of). It is
+/// made when first needed; a value with one reader that wants it
+/// no larger is changed as soon as it is made. Changed parameters, and changed operands of ops that
+/// run again, are dropped after the forward pass and made again in the backward pass; other changed
+/// activations are kept. Precondition: plan::check. Errors: a change of layout that does not exist.
 [[nodiscard]] Result<Program> lower(const ir::Graph& step,
                                     const plan::Plan& plan,
                                     const sharding::StepPrice& price,

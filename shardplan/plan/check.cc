@@ -175,7 +175,10 @@ class Checker {
   [[nodiscard]] Status check_blocks() const {
     const std::vector<std::string> known = blocks_of(step_);
     std::set<std::string> seen;
-    for (const std::string& block : plan_.recompute) {
+    for (const auto& [block, how] : plan_.recompute) {
+      if (how == Recompute::kNone) {
+        return invalid_input("block \"" + block + "\" is listed and yet kept", "recompute");
+      }
       if (std::find(known.begin(), known.end(), block) == known.end()) {
         return with_suggestion(
             invalid_input("no block is named \"" + block + "\"", "recompute"), block, known);

@@ -18,6 +18,8 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "shardplan.plan";
 constexpr std::int64_t kVersion = 1;
+constexpr std::string_view kSelectiveMode = "selective";
+constexpr std::string_view kWholeMode = "whole";
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 
 // ---- Writing ----
@@ -214,8 +216,21 @@ Status read_recompute(const JsonValue& document, Plan& plan) {
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("recompute"));
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> blocks, value.items());
   for (const JsonValue& block : blocks) {
-    SHARDPLAN_ASSIGN_OR_RETURN(std::string name, block.text());
-    plan.recompute.push_back(std::move(name));
+    RecomputedBlock entry;
+    if (block.is_object()) {
+      SHARDPLAN_RETURN_IF_ERROR(block.only({"block", "mode"}));
+      SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue name, block.field("block"));
+      SHARDPLAN_ASSIGN_OR_RETURN(entry.block, name.text());
+      SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue mode, block.field("mode"));
+      SHARDPLAN_ASSIGN_OR_RETURN(const std::string how, mode.text());
+      if (how != kSelectiveMode && how != kWholeMode) {
+        return mode.error("must be \"selective\" or \"whole\"");
+      }
+      entry.how = how == kSelectiveMode ? Recompute::kSelective : Recompute::kWhole;
+    } else {
+      SHARDPLAN_ASSIGN_OR_RETURN(entry.block, block.text());
+    }
+    plan.recompute.push_back(std::move(entry));
   }
   return {};
 }
@@ -333,6 +348,19 @@ Result<Plan> read_header(const JsonValue& document, const std::string& where) {
   return plan;
 }
 
+/// A block that runs again whole is its name alone.
+ordered_json write_recompute(const Plan& plan) {
+  ordered_json out = ordered_json::array();
+  for (const RecomputedBlock& block : plan.recompute) {
+    if (block.how == Recompute::kWhole) {
+      out.push_back(block.block);
+    } else {
+      out.push_back({{"block", block.block}, {"mode", kSelectiveMode}});
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string to_json(const Plan& plan, const ir::Graph& step) {
@@ -346,7 +374,7 @@ std::string to_json(const Plan& plan, const ir::Graph& step) {
   out["mesh"] = write_mesh(plan.mesh);
   out["cluster"] = write_cluster(plan.cluster);
   out["prediction"] = write_prediction(plan.prediction);
-  out["recompute"] = plan.recompute;
+  out["recompute"] = write_recompute(plan);
   out["layouts"] = write_layouts(plan, step);
   out["strategies"] = write_strategies(plan, step);
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";

@@ -41,6 +41,7 @@ class JsonValue {
   /// A finite number of at least `low`.
   [[nodiscard]] Result<double> number(double low) const;
   [[nodiscard]] bool is_null() const { return value_->is_null(); }
+  [[nodiscard]] bool is_object() const { return value_->is_object(); }
 
  private:
   [[nodiscard]] JsonValue child(const nlohmann::json& value,

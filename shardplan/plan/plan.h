@@ -24,6 +24,19 @@ struct Prediction {
   Seconds search_seconds = 0;
 };
 
+/// How much of a block's forward pass runs again in the backward pass, instead of being kept.
+enum class Recompute : std::uint8_t {
+  kNone,
+  kSelective,  ///< the ops that run on no matrix units: norms, activations, masks, additions
+  kWhole,      ///< every op
+};
+
+struct RecomputedBlock {
+  std::string block{};  ///< "transformer.h.3"
+  Recompute how = Recompute::kWhole;
+  bool operator==(const RecomputedBlock&) const = default;
+};
+
 /// Who computes which piece of which tensor: a strategy for every op of the training step, a layout
 /// for every value that lives across ops of a step (parameters, states, buffers, inputs), and what
 /// is recomputed. Holds ids into the step graph with hash `graph_hash`, no pointers.
@@ -37,7 +50,7 @@ struct Plan {
   std::vector<sharding::Strategy> strategies{};  ///< by OpId, all ops of the step
   /// Of graph inputs that are no constants; replicated where there is no entry.
   std::map<ir::ValueId, sharding::ShardingSpec> layouts{};
-  std::vector<std::string> recompute{};  ///< blocks ("transformer.h.3") run again in backward
+  std::vector<RecomputedBlock> recompute{};  ///< the blocks that are not kept whole
   Prediction prediction{};
 };
 

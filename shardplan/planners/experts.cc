@@ -32,6 +32,9 @@ class ExpertFilter {
     for (std::size_t x = 0; x < mesh_.axes.size(); ++x) {
       const int axis = static_cast<int>(x);
       const bool data = mesh_.axes[x].name == "data";
+      if (node.kind == IntraOpNode::Kind::kInput) {
+        continue;
+      }
       const bool ok = node.kind == IntraOpNode::Kind::kParameter
                           ? (data ? data_parameter(node, choice, axis)
                                   : choice.stored.dim_of(axis) == choice.state.dim_of(axis))
@@ -119,7 +122,7 @@ class ExpertFilter {
 
 /// The assignment in which every block runs again in the backward pass.
 std::vector<int> with_recompute(const problem::IntraOpProblem& problem, std::vector<int> choice) {
-  choice.resize(problem.nodes().size() + problem.blocks().size(), 1);
+  choice.resize(problem.nodes().size() + problem.blocks().size(), problem::kWhole);
   return choice;
 }
 
@@ -221,7 +224,9 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
     const IntraOpNode& node = problem.nodes()[n];
     const NodeChoice& chosen = node.type->choices[static_cast<std::size_t>(choice[n])];
     kernels += chosen.kernel_seconds;
-    reruns += node.rerun ? chosen.rerun_seconds : 0;
+    const bool again = node.kind == IntraOpNode::Kind::kOp &&
+                       structure_->timeline().again(node.members.front(), problem::kWhole) >= 0;
+    reruns += again ? chosen.rerun_seconds : 0;
   }
   if (kernels >= worth) {
     return candidates;

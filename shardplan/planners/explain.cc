@@ -45,8 +45,9 @@ class Explainer {
     std::vector<LayerExplanation> out;
     for (const std::string& name : order_) {
       LayerExplanation& layer = layers_.at(name);
-      layer.recomputed =
-          std::find(plan_.recompute.begin(), plan_.recompute.end(), name) != plan_.recompute.end();
+      layer.recomputed = std::any_of(plan_.recompute.begin(),
+                                     plan_.recompute.end(),
+                                     [&](const auto& block) { return block.block == name; });
       out.push_back(std::move(layer));
     }
     return out;
@@ -214,7 +215,7 @@ class Explainer {
       for (std::size_t m = 0; m < node.members.size() && same; ++m) {
         same = choices[c].strategies[m] == plan_.strategies[node.members[m].index()];
       }
-      if (node.kind == IntraOpNode::Kind::kParameter) {
+      if (node.parameter.valid()) {
         same = same && choices[c].stored == plan_.layouts.at(node.parameter);
       }
       if (same) {

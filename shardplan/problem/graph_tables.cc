@@ -1,7 +1,6 @@
 // The intra-operator problem as numbers: seconds of nodes and of changes of layout. (Bytes at
-// program points: memory_rows.cc.) The rules are those of lower(): a change is made once for the
-// forward and once for the backward pass where it is not kept, gradients are changed as soon as
-// they are made.
+// moments of the step: memory_rows.cc.) What lower() does with a value between two nodes is in
+// value_life.cc; here it is priced.
 #include "shardplan/problem/graph_tables.h"
 
 #include <fmt/format.h>
@@ -9,59 +8,42 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <unordered_map>
 
 #include "shardplan/ops/op.h"
 
 namespace shardplan::problem {
 
+using ir::OpId;
 using ir::Phase;
+using ir::ValueId;
 using ir::ValueKind;
 using sharding::ShardingSpec;
 using solvers::CostTable;
 
-void Span::add(int op, Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      first_forward = first_forward < 0 ? op : std::min(first_forward, op);
-      last_forward = std::max(last_forward, op);
-      break;
-    case Phase::kBackward:
-      first_backward = first_backward < 0 ? op : std::min(first_backward, op);
-      last_backward = std::max(last_backward, op);
-      break;
-    case Phase::kUpdate:
-      last_update = std::max(last_update, op);
-      break;
-  }
-}
-
-void Span::merge(const Span& other) {
-  for (const auto& [op, phase] : {std::pair{other.first_forward, Phase::kForward},
-                                  std::pair{other.last_forward, Phase::kForward},
-                                  std::pair{other.first_backward, Phase::kBackward},
-                                  std::pair{other.last_backward, Phase::kBackward},
-                                  std::pair{other.last_update, Phase::kUpdate}}) {
-    if (op >= 0) {
-      add(op, phase);
-    }
-  }
-}
-
-int Span::last() const {
-  return std::max({last_forward, last_backward, last_update});
-}
-
 GraphTables::GraphTables(const IntraOpProblem& problem, bool recompute)
-    : problem_(problem), step_(*problem.step_), recompute_(recompute) {
-  find_spans();
+    : problem_(problem),
+      step_(*problem.step_),
+      recompute_(recompute),
+      timeline_(problem.structure_->timeline()) {
   std::unordered_map<std::string_view, int> variable;
   for (std::size_t b = 0; recompute && b < problem.blocks_.size(); ++b) {
     variable.emplace(problem.blocks_[b], static_cast<int>(problem.nodes_.size() + b));
   }
-  for (const IntraOpNode& n : problem.nodes_) {
-    const auto it = variable.find(n.block);
+  node_of_op_.assign(step_.ops().size(), -1);
+  for (std::size_t n = 0; n < problem.nodes_.size(); ++n) {
+    const auto it = variable.find(problem.nodes_[n].block);
     block_variable_.push_back(it == variable.end() ? -1 : it->second);
+    for (const OpId member : problem.nodes_[n].members) {
+      node_of_op_[member.index()] = static_cast<int>(n);
+    }
+  }
+  find_writes();
+  find_ends();
+  find_readers();
+  for (const IntraOpEdge& edge : problem.edges_) {
+    edges_.push_back(edge_facts(edge));
   }
 }
 
@@ -77,91 +59,279 @@ int GraphTables::block_variable(int n) const {
   return block_variable_[static_cast<std::size_t>(n)];
 }
 
-void GraphTables::find_spans() {
-  span_.resize(step_.values().size());
-  own_span_.resize(step_.values().size());
-  readers_.resize(step_.values().size());
-  for (std::size_t i = step_.ops().size(); i-- > 0;) {
-    const ir::Op& op = step_.ops()[i];
-    const ops::OpDef& def = ops::get(op.name);
-    for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-      Span& span = span_[op.inputs[k].index()];
-      span.add(static_cast<int>(i), op.phase);
-      for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-        const bool shares = (def.view && k == 0) ||
-                            (r < def.in_place.size() && def.in_place[r] == static_cast<int>(k));
-        if (shares) {
-          span.merge(span_[op.outputs[r].index()]);
-        }
-      }
-    }
-  }
-  for (std::size_t e = 0; e < problem_.edges_.size(); ++e) {
-    const IntraOpEdge& edge = problem_.edges_[e];
-    const auto from = static_cast<std::size_t>(edge.from);
-    const ir::ValueId value =
-        problem_.nodes_[from].writes[static_cast<std::size_t>(edge.write)].value;
-    readers_[value.index()].push_back(static_cast<int>(e));
-  }
-  std::unordered_map<std::string, int> start;
-  std::vector<int> node_of_op(step_.ops().size(), -1);
-  for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
-    for (const ir::OpId member : problem_.nodes_[n].members) {
-      node_of_op[member.index()] = static_cast<int>(n);
-    }
-  }
+/// As in lower(): once the value is made and nothing reads the old content any more.
+void GraphTables::find_writes() {
+  written_.assign(step_.values().size(), -1);
+  target_.assign(step_.values().size(), ValueId{});
+  std::vector<std::size_t> last_use(step_.values().size(), 0);
   for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-    const ir::Op& op = step_.ops()[i];
-    const IntraOpNode& node = problem_.nodes_[static_cast<std::size_t>(node_of_op[i])];
-    if (op.phase == Phase::kBackward && !node.block.empty()) {
-      start.emplace(node.block, static_cast<int>(i));
-    }
-    for (const ir::ValueId input : op.inputs) {
-      const ir::OpId producer = step_.value(input).producer;
-      if (producer.valid() && node_of_op[producer.index()] == node_of_op[i]) {
-        own_span_[input.index()].add(static_cast<int>(i), op.phase);
-      }
+    for (const ValueId input : step_.ops()[i].inputs) {
+      last_use[input.index()] = i;
     }
   }
-  for (const IntraOpNode& node : problem_.nodes_) {
-    const auto it = start.find(node.block);
-    backward_start_.push_back(it == start.end() ? std::numeric_limits<int>::max() : it->second);
+  for (const ir::Write& write : step_.writes) {
+    const std::size_t made = step_.value(write.value).producer.index();
+    const OpId after(std::max(made, last_use[write.target.index()]));
+    written_[write.value.index()] = Timeline::write(Timeline::run(after));
+    target_[write.value.index()] = write.target;
   }
 }
 
-GraphTables::EdgeFacts GraphTables::facts(const IntraOpEdge& edge) const {
-  const IntraOpNode& from = problem_.nodes_[static_cast<std::size_t>(edge.from)];
-  const IntraOpNode& to = problem_.nodes_[static_cast<std::size_t>(edge.to)];
-  const ir::ValueId id = from.writes[static_cast<std::size_t>(edge.write)].value;
-  const ir::Value& value = step_.value(id);
-  EdgeFacts facts;
-  facts.parameter = value.kind == ValueKind::kParameter;
-  facts.view = !is_storage(id);
-  facts.backward_value =
-      value.producer.valid() && step_.op(value.producer).phase != Phase::kForward;
-  facts.sole_reader = readers_[id.index()].size() == 1;
-  facts.own_reads = own_span_[id.index()].last() >= 0;
-  facts.same_block = !from.block.empty() && from.block == to.block;
-  facts.recomputable = recompute_ && !from.block.empty() && !facts.backward_value &&
-                       !facts.parameter && !problem_.kept_[id.index()];
-  facts.reader_reruns = to.rerun;
-  for (const int read : edge.reads) {
-    facts.phases.push_back(step_.op(to.reads[static_cast<std::size_t>(read)].op).phase);
-  }
-  return facts;
-}
-
-bool GraphTables::is_storage(ir::ValueId value) const {
+bool GraphTables::shares_storage(ValueId value) const {
   const ir::Value& v = step_.value(value);
   if (v.kind != ValueKind::kOpResult) {
     return false;
   }
   const ops::OpDef& def = ops::get(step_.op(v.producer).name);
   const auto result = static_cast<std::size_t>(v.result_index);
-  return !def.view && !(result < def.in_place.size() && def.in_place[result] >= 0);
+  return def.view || (result < def.in_place.size() && def.in_place[result] >= 0);
 }
 
-double GraphTables::bytes(const ShardingSpec& spec, ir::ValueId value) const {
+/// Last reads of every value and of all that shares its storage.
+void GraphTables::find_ends() {
+  const std::size_t values = step_.values().size();
+  forward_end_.assign(values, -1);
+  backward_end_.fill(std::vector<Moment>(values, -1));
+  update_end_ = written_;
+  // The loss is read after the backward pass, and stays.
+  backward_end_.fill(std::vector<Moment>(values, -1));
+  for (auto& ends : backward_end_) {
+    ends[step_.outputs.front().index()] = std::numeric_limits<Moment>::max();
+  }
+  const auto later = [](Moment& end, Moment moment) { end = std::max(end, moment); };
+  for (std::size_t i = step_.ops().size(); i-- > 0;) {
+    const ir::Op& op = step_.ops()[i];
+    const ops::OpDef& def = ops::get(op.name);
+    const Moment run = Timeline::run(OpId(i));
+    for (std::size_t k = 0; k < op.inputs.size(); ++k) {
+      const std::size_t v = op.inputs[k].index();
+      const OpId producer = step_.value(op.inputs[k]).producer;
+      const bool same_block =
+          producer.valid() && plan::block_of(step_.op(producer).layer) == plan::block_of(op.layer);
+      later(op.phase == Phase::kForward ? forward_end_[v] : update_end_[v],
+            op.phase == Phase::kBackward ? -1 : run);
+      for (std::size_t how = 0; how < kHows; ++how) {
+        if (op.phase == Phase::kBackward) {
+          later(backward_end_[how][v], run);
+        } else if (same_block) {
+          later(backward_end_[how][v], timeline_.again(OpId(i), static_cast<int>(how)));
+        }
+      }
+      for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+        if ((def.view && k == 0) ||
+            (r < def.in_place.size() && def.in_place[r] == static_cast<int>(k))) {
+          const std::size_t view = op.outputs[r].index();
+          later(forward_end_[v], forward_end_[view]);
+          later(update_end_[v], update_end_[view]);
+          for (std::size_t how = 0; how < kHows; ++how) {
+            later(backward_end_[how][v], backward_end_[how][view]);
+          }
+        }
+      }
+    }
+  }
+}
+
+void GraphTables::find_readers() {
+  readers_.resize(step_.values().size());
+  lies_here_.resize(step_.ops().size());
+  const auto read = [&](ValueId value, int reader, int reading_node) {
+    Readers& readers = readers_[value.index()];
+    const OpId producer = step_.value(value).producer;
+    if (producer.valid() && reader == lower::reader_of(step_, producer)) {
+      readers.own = true;
+    } else if (readers.first != reader) {
+      readers.several = readers.first != -1;
+      readers.first = reader;
+      readers.inner = producer.valid() && node_of_op_[producer.index()] == reading_node;
+    }
+  };
+  for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+    for (const ValueId input : step_.ops()[i].inputs) {
+      read(input, lower::reader_of(step_, OpId(i)), node_of_op_[i]);
+    }
+  }
+  for (const ir::Write& write : step_.writes) {
+    read(write.value, lower::kWritesReader, node_of_op_[step_.value(write.value).producer.index()]);
+  }
+  // User inputs and states lie as their first reader, in the order of nodes, reads them.
+  std::vector<bool> laid(step_.values().size(), false);
+  for (const IntraOpNode& n : problem_.nodes_) {
+    if (n.parameter.valid()) {
+      laid[n.parameter.index()] = true;
+    }
+  }
+  for (const IntraOpNode& n : problem_.nodes_) {
+    for (const OpId member : n.members) {
+      const ir::Op& op = step_.op(member);
+      for (std::size_t k = 0; k < op.inputs.size(); ++k) {
+        const ValueKind kind = step_.value(op.inputs[k]).kind;
+        const bool lies = kind == ValueKind::kInput || kind == ValueKind::kState ||
+                          kind == ValueKind::kAccumulator;
+        if (lies && !laid[op.inputs[k].index()]) {
+          laid[op.inputs[k].index()] = true;
+          lies_here_[member.index()].push_back(static_cast<int>(k));
+        }
+      }
+    }
+  }
+}
+
+ValueUse GraphTables::use_of(ValueId id) const {
+  const ir::Value& value = step_.value(id);
+  const Readers& readers = readers_[id.index()];
+  ValueUse use;
+  use.value = id;
+  use.parameter = value.kind == ValueKind::kParameter;
+  use.made_by_op = value.producer.valid();
+  if (!use.made_by_op) {
+    return use;
+  }
+  use.made = Timeline::run(value.producer);
+  use.made_in = step_.op(value.producer).phase;
+  use.result = value.result_index;
+  use.settles = !readers.several && !readers.own;
+  use.accounted = !readers.several && !shares_storage(id);
+  for (std::size_t how = 0; recompute_ && how < kHows; ++how) {
+    use.dropped[how] = timeline_.dropped(id, static_cast<int>(how));
+    use.again[how] = timeline_.again(value.producer, static_cast<int>(how));
+  }
+  return use;
+}
+
+ValueRead GraphTables::read_by(OpId id, int operand) const {
+  const ir::Op& op = step_.op(id);
+  const ops::OpDef& def = ops::get(op.name);
+  ValueRead read;
+  read.phase = op.phase;
+  read.reader = lower::reader_of(step_, id);
+  read.operand = operand;
+  read.end = Timeline::run(id);
+  read.change = Timeline::operand(read.end, operand);
+  for (std::size_t how = 0; recompute_ && how < kHows; ++how) {
+    read.again[how] = timeline_.again(id, static_cast<int>(how));
+    read.member[how] = timeline_.member(id, static_cast<int>(how));
+  }
+  for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+    if (!(def.view && operand == 0) && !(r < def.in_place.size() && def.in_place[r] == operand)) {
+      continue;
+    }
+    const std::size_t view = op.outputs[r].index();
+    read.view = true;
+    read.view_forward = std::max(read.view_forward, forward_end_[view]);
+    read.view_update = std::max(read.view_update, update_end_[view]);
+    for (std::size_t how = 0; how < kHows; ++how) {
+      const std::size_t known = recompute_ ? how : 0;
+      read.view_backward[how] = std::max(read.view_backward[how], backward_end_[known][view]);
+      read.view_dropped[how] =
+          recompute_ && timeline_.dropped(op.outputs[r], static_cast<int>(how));
+    }
+  }
+  return read;
+}
+
+/// Equal keys and equal answers to "before, at or after each of the moments?" make equal tables.
+GraphTables::KnownUse GraphTables::known(ValueUse use) {
+  KnownUse known;
+  known.moments = use.moments();
+  std::vector<std::size_t> order(known.moments.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return known.moments[a] < known.moments[b];
+  });
+  std::string& key = known.key;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const bool tie = i > 0 && known.moments[order[i]] == known.moments[order[i - 1]];
+    key += tie ? '=' : '<';
+    key += static_cast<char>('0' + order[i]);
+  }
+  const auto flag = [&](bool value) { key += value ? '1' : '0'; };
+  flag(!known.moments.empty() && known.moments[order.front()] < 0);
+  for (const bool value : {use.parameter, use.made_by_op, use.settles, use.accounted}) {
+    flag(value);
+  }
+  key += static_cast<char>('0' + static_cast<int>(use.made_in));
+  key += static_cast<char>('0' + use.result);
+  for (const bool dropped : use.dropped) {
+    flag(dropped);
+  }
+  int readers = 0;
+  for (std::size_t i = 0; i < use.reads.size(); ++i) {
+    const ValueRead& read = use.reads[i];
+    key += static_cast<char>('0' + static_cast<int>(read.phase));
+    key += static_cast<char>('A' + read.operand);
+    readers += i > 0 && read.reader != use.reads[i - 1].reader ? 1 : 0;
+    key += static_cast<char>('0' + readers);
+    flag(read.view);
+    for (std::size_t how = 0; how < kHows; ++how) {
+      flag(read.member[how]);
+      flag(read.view_dropped[how]);
+    }
+  }
+  known.use = std::move(use);
+  return known;
+}
+
+GraphTables::EdgeFacts GraphTables::edge_facts(const IntraOpEdge& edge) const {
+  const IntraOpNode& from = node(edge.from);
+  const IntraOpNode& to = node(edge.to);
+  ValueUse use = use_of(from.writes[static_cast<std::size_t>(edge.write)].value);
+  if (use.made_by_op && readers_[use.value.index()].own) {
+    const ir::OpId producer = step_.value(use.value).producer;
+    for (const OpId member : from.members) {
+      const ir::Op& op = step_.op(member);
+      for (std::size_t k = 0; k < op.inputs.size(); ++k) {
+        if (op.inputs[k] == use.value && member != producer) {
+          const ValueRead own = read_by(member, static_cast<int>(k));
+          use.own_end = std::max({use.own_end, own.end, own.view_backward[0], own.view_update});
+        }
+      }
+    }
+  }
+  bool reader_matters = false;
+  for (const int index : edge.reads) {
+    const Port& port = to.reads[static_cast<std::size_t>(index)];
+    use.reads.push_back(read_by(port.op, port.slot));
+    for (std::size_t how = 1; how < kHows; ++how) {
+      reader_matters = reader_matters || use.reads.back().member[how];
+    }
+  }
+  const bool producer_matters =
+      block_variable(edge.from) >= 0 && (use.dropped[1] || use.dropped[2]);
+  reader_matters = reader_matters && block_variable(edge.to) >= 0;
+  EdgeFacts facts;
+  facts.scope = {edge.from, edge.to};
+  if (producer_matters) {
+    facts.scope.push_back(block_variable(edge.from));
+  }
+  const bool one_variable =
+      producer_matters && reader_matters && block_variable(edge.from) == block_variable(edge.to);
+  if (reader_matters && !one_variable) {
+    facts.scope.push_back(block_variable(edge.to));
+  }
+  const int count = static_cast<int>(kHows);
+  for (int f = 0; f < (producer_matters ? count : 1); ++f) {
+    for (int t = 0; t < (reader_matters ? count : 1); ++t) {
+      if (!one_variable || f == t) {
+        facts.hows.emplace_back(f, t);
+      }
+    }
+  }
+  facts.known = known(std::move(use));
+  facts.key = fmt::format("{}.{}>{}.{}.{}",
+                          static_cast<const void*>(from.type.get()),
+                          edge.write,
+                          static_cast<const void*>(to.type.get()),
+                          facts.hows.size(),
+                          one_variable ? 1 : (producer_matters ? 2 : 3));
+  for (const int read : edge.reads) {
+    fmt::format_to(std::back_inserter(facts.key), ",{}", read);
+  }
+  facts.key += facts.known.key;
+  return facts;
+}
+
+double GraphTables::bytes(const ShardingSpec& spec, ValueId value) const {
   return static_cast<double>(
       sharding::local_bytes(spec, step_.type(value), problem_.cost_->mesh()));
 }
@@ -179,178 +349,79 @@ CostTable GraphTables::node_seconds(int n) {
 }
 
 /// Over the node's choice and its block's variable.
-CostTable GraphTables::rerun_seconds(int n) {
-  CostTable& known =
-      known_[fmt::format("r{}{:d}", static_cast<const void*>(node(n).type.get()), node(n).rerun)];
+CostTable GraphTables::again_seconds(int n) {
+  std::array<bool, kHows> again{};
+  std::string key = fmt::format("r{}", static_cast<const void*>(node(n).type.get()));
+  for (std::size_t how = 0; how < kHows; ++how) {
+    again[how] = timeline_.again(node(n).members.front(), static_cast<int>(how)) >= 0;
+    key += again[how] ? '1' : '0';
+  }
+  CostTable& known = known_[key];
   if (!known) {
     std::vector<double> seconds;
     for (const NodeChoice& c : choices(n)) {
-      seconds.push_back(0);
-      seconds.push_back(node(n).rerun ? c.rerun_seconds : 0);
+      for (const bool runs : again) {
+        seconds.push_back(runs ? c.rerun_seconds : 0);
+      }
     }
     known = std::make_shared<const std::vector<double>>(std::move(seconds));
   }
   return known;
 }
 
-std::string GraphTables::edge_key(const IntraOpEdge& edge, const EdgeFacts& facts) const {
-  const IntraOpNode& from = problem_.nodes_[static_cast<std::size_t>(edge.from)];
-  const IntraOpNode& to = problem_.nodes_[static_cast<std::size_t>(edge.to)];
-  std::string key = fmt::format("{}.{}>{}.",
-                                static_cast<const void*>(from.type.get()),
-                                edge.write,
-                                static_cast<const void*>(to.type.get()));
-  for (const int read : edge.reads) {
-    fmt::format_to(std::back_inserter(key), "{},", read);
-  }
-  fmt::format_to(std::back_inserter(key),
-                 "{:d}{:d}{:d}{:d}{:d}{:d}{:d}{:d}{:d}{:d}",
-                 facts.parameter,
-                 facts.view,
-                 facts.backward_value,
-                 facts.sole_reader,
-                 facts.own_reads,
-                 facts.recomputable,
-                 facts.reader_reruns,
-                 facts.same_block,
-                 block_matters(edge, facts).first,
-                 block_matters(edge, facts).second);
-  return key;
+ValueLife GraphTables::life(const ValueUse& use,
+                            const EdgeLayouts& layouts,
+                            std::size_t from,
+                            std::size_t to,
+                            std::pair<int, int> hows) {
+  const std::vector<int>& reads = layouts.reads[to];
+  const bool no_larger =
+      layouts.read_bytes[static_cast<std::size_t>(reads.front())] <= layouts.made_bytes[from];
+  return life_of(use, layouts.made[from], reads, no_larger, hows.first, hows.second);
 }
 
-bool GraphTables::settles(const IntraOpEdge& edge,
-                          const EdgeFacts& facts,
-                          const ShardingSpec& from,
-                          const std::vector<ShardingSpec>& reads) const {
-  if (!facts.sole_reader || facts.own_reads || facts.parameter || reads.front() == from) {
-    return false;
-  }
-  if (std::any_of(reads.begin(), reads.end(), [&](const ShardingSpec& read) {
-        return read != reads.front();
-      })) {
-    return false;
-  }
-  const auto producer = static_cast<std::size_t>(edge.from);
-  const ir::ValueId value =
-      problem_.nodes_[producer].writes[static_cast<std::size_t>(edge.write)].value;
-  return bytes(reads.front(), value) <= bytes(from, value);
-}
-
-namespace {
-
-/// The layouts that one class of readers asks for, and what they cost from where the value is.
-struct Reads {
-  const std::vector<int>& layout;        ///< by read: number of its layout
-  const std::vector<ir::Phase>& phases;  ///< by read
-  const double* price;                   ///< by number; 0 for the layout that is there
-
-  /// Sum over the distinct layouts of the reads in some phases, without those of the reads in
-  /// `there`.
-  template <class Wanted, class There>
-  [[nodiscard]] double sum(const Wanted& wanted, const There& there) const {
-    double seconds = 0;
-    for (std::size_t i = 0; i < layout.size(); ++i) {
-      bool first = wanted(phases[i]);
-      for (std::size_t k = 0; first && k < layout.size(); ++k) {
-        const bool same = layout[k] == layout[i];
-        first = !(same && ((k < i && wanted(phases[k])) || there(phases[k])));
-      }
-      seconds += first ? price[layout[i]] : 0;
-    }
-    return seconds;
-  }
-};
-
-}  // namespace
-
-double GraphTables::change_seconds(const EdgeFacts& facts,
+double GraphTables::change_seconds(const ValueUse& use,
                                    const EdgeLayouts& layouts,
                                    std::size_t from,
                                    std::size_t to,
-                                   bool producer_reruns,
-                                   bool reader_reruns) const {
-  const Reads reads{
-      layouts.reads[to], facts.phases, layouts.price.data() + from * layouts.read_bytes.size()};
-  const auto is_forward = [](Phase phase) { return phase == Phase::kForward; };
-  const auto is_update = [](Phase phase) { return phase == Phase::kUpdate; };
-  const auto nowhere = [](Phase) { return false; };
-  double microbatch = reads.sum(is_forward, nowhere);
-  // The changed copy of the forward pass serves the backward pass when it is an activation that is
-  // neither made again itself nor dropped with a recomputed reader.
-  const bool kept = !facts.parameter && !facts.backward_value &&
-                    !(facts.recomputable && producer_reruns) &&
-                    (!reader_reruns || settles(facts, layouts, from, to));
-  const bool again = reader_reruns && facts.reader_reruns;
-  microbatch += reads.sum(
-      [&](Phase phase) { return phase == Phase::kBackward || (again && is_forward(phase)); },
-      [&](Phase phase) { return kept && is_forward(phase); });
-  return microbatch * static_cast<double>(step_.microbatches) + reads.sum(is_update, nowhere);
+                                   std::pair<int, int> hows) const {
+  const double* price = layouts.price.data() + from * layouts.read_spec.size();
+  double total = 0;
+  for (const CopyLife& copy : life(use, layouts, from, to, hows).copies) {
+    const double times = copy.in_update ? 1 : static_cast<double>(step_.microbatches);
+    total += price[layouts.reads[to][copy.read]] * times;
+  }
+  return total;
 }
 
-bool GraphTables::settles(const EdgeFacts& facts,
-                          const EdgeLayouts& layouts,
-                          std::size_t from,
-                          std::size_t to) {
-  const std::vector<int>& reads = layouts.reads[to];
-  return facts.sole_reader && !facts.own_reads && !facts.parameter &&
-         reads.front() != layouts.made[from] &&
-         std::all_of(reads.begin(), reads.end(), [&](int read) { return read == reads.front(); }) &&
-         layouts.read_bytes[static_cast<std::size_t>(reads.front())] <= layouts.made_bytes[from];
-}
-
-GraphTables::EdgeLayouts GraphTables::edge_layouts(const IntraOpEdge& edge) {
-  const ir::ValueId value = node(edge.from).writes[static_cast<std::size_t>(edge.write)].value;
+GraphTables::EdgeLayouts GraphTables::edge_layouts(const IntraOpEdge& edge, bool priced) {
+  const ValueId value = node(edge.from).writes[static_cast<std::size_t>(edge.write)].value;
   EdgeLayouts out;
-  Layouts read;
   std::unordered_map<ShardingSpec, int, sharding::ShardingSpecHash> number;
   for (const int choice : read_classes(edge.to, edge.reads).first) {
     out.reads.emplace_back();
-    for (const ShardingSpec& spec : edge_reads(edge, choice)) {
-      const auto [it, fresh] = number.emplace(spec, static_cast<int>(read.size()));
+    const NodeChoice& reader = choices(edge.to)[static_cast<std::size_t>(choice)];
+    for (const int read : edge.reads) {
+      const ShardingSpec& spec = reader.reads[static_cast<std::size_t>(read)];
+      const auto [it, fresh] = number.emplace(spec, static_cast<int>(out.read_spec.size()));
       if (fresh) {
-        read.push_back(spec);
+        out.read_spec.push_back(spec);
         out.read_bytes.push_back(bytes(spec, value));
       }
       out.reads.back().push_back(it->second);
     }
   }
-  Layouts made;
   for (const int choice : write_classes(edge.from, edge.write).first) {
-    made.push_back(choices(edge.from)[static_cast<std::size_t>(choice)]
-                       .writes[static_cast<std::size_t>(edge.write)]);
-    const auto it = number.find(made.back());
+    out.made_spec.push_back(choices(edge.from)[static_cast<std::size_t>(choice)]
+                                .writes[static_cast<std::size_t>(edge.write)]);
+    const auto it = number.find(out.made_spec.back());
     out.made.push_back(it == number.end() ? -1 : it->second);
-    out.made_bytes.push_back(bytes(made.back(), value));
+    out.made_bytes.push_back(bytes(out.made_spec.back(), value));
   }
-  out.price = problem_.resharder_->prices(made, read, step_.type(value));
+  if (priced) {
+    out.price = problem_.resharder_->prices(out.made_spec, out.read_spec, step_.type(value));
+  }
   return out;
-}
-
-std::vector<ShardingSpec> GraphTables::edge_reads(const IntraOpEdge& edge, int to_choice) const {
-  const NodeChoice& to = choices(edge.to)[static_cast<std::size_t>(to_choice)];
-  std::vector<ShardingSpec> reads;
-  reads.reserve(edge.reads.size());
-  for (const int read : edge.reads) {
-    reads.push_back(to.reads[static_cast<std::size_t>(read)]);
-  }
-  return reads;
-}
-
-std::pair<bool, bool> GraphTables::block_matters(const IntraOpEdge& edge,
-                                                 const EdgeFacts& facts) const {
-  return {facts.recomputable, block_variable(edge.to) >= 0 && !facts.backward_value};
-}
-
-std::vector<int> GraphTables::edge_scope(const IntraOpEdge& edge, const EdgeFacts& facts) const {
-  const auto [from, to] = block_matters(edge, facts);
-  std::vector<int> scope{edge.from, edge.to};
-  if (from) {
-    scope.push_back(block_variable(edge.from));
-  }
-  if (to && !(from && facts.same_block)) {
-    scope.push_back(block_variable(edge.to));
-  }
-  return scope;
 }
 
 namespace {
@@ -376,7 +447,7 @@ void sort_into_classes(const std::vector<Key>& keys, Classes& out) {
 const GraphTables::PortClasses& GraphTables::write_classes(int n, int write) {
   PortClasses& known = port_classes_[{node(n).type.get(), {-1, write}}];
   if (!known.classes) {
-    Layouts written;
+    std::vector<ShardingSpec> written;
     for (const NodeChoice& choice : choices(n)) {
       written.push_back(choice.writes[static_cast<std::size_t>(write)]);
     }
@@ -388,7 +459,7 @@ const GraphTables::PortClasses& GraphTables::write_classes(int n, int write) {
 const GraphTables::PortClasses& GraphTables::read_classes(int n, const std::vector<int>& reads) {
   PortClasses& known = port_classes_[{node(n).type.get(), reads}];
   if (!known.classes) {
-    std::vector<Layouts> read;
+    std::vector<std::vector<ShardingSpec>> read;
     for (const NodeChoice& choice : choices(n)) {
       read.emplace_back();
       for (const int port : reads) {
@@ -414,66 +485,39 @@ std::shared_ptr<const ChoiceClasses> GraphTables::every_choice(std::size_t count
   return known;
 }
 
-std::vector<std::pair<bool, bool>> GraphTables::block_states(const IntraOpEdge& edge,
-                                                             const EdgeFacts& facts) const {
-  const auto [from_matters, to_matters] = block_matters(edge, facts);
-  const bool one_variable = from_matters && to_matters && facts.same_block;
-  std::vector<std::pair<bool, bool>> again;
-  for (const bool f : {false, true}) {
-    for (const bool t : {false, true}) {
-      if ((f && !from_matters) || (t && !to_matters) || (one_variable && f != t)) {
-        continue;
-      }
-      again.emplace_back(f, t);
-    }
-  }
-  return again;
-}
-
-ClassNetwork::Factor GraphTables::edge_factor(const IntraOpEdge& edge,
-                                              const EdgeFacts& facts,
-                                              const EdgeEntry& entry) {
+ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
+                                               const EdgeFacts& facts,
+                                               const EdgeEntry& entry) {
   const PortClasses& from = write_classes(edge.from, edge.write);
   const PortClasses& to = read_classes(edge.to, edge.reads);
-  const std::vector<std::pair<bool, bool>> again = block_states(edge, facts);
   std::vector<double> table;
-  table.reserve(from.first.size() * to.first.size() * again.size());
+  table.reserve(from.first.size() * to.first.size() * facts.hows.size());
   for (std::size_t f = 0; f < from.first.size(); ++f) {
     for (std::size_t t = 0; t < to.first.size(); ++t) {
-      for (const auto& [from_again, to_again] : again) {
-        table.push_back(entry(f, t, from_again, to_again));
+      for (const std::pair<int, int>& hows : facts.hows) {
+        table.push_back(entry(f, t, hows));
       }
     }
   }
   ClassNetwork::Factor factor;
   factor.classes = {from.classes, to.classes};
-  for (std::size_t count = again.size(); count > 1; count /= 2) {
-    factor.classes.push_back(every_choice(2));
+  for (std::size_t i = 2; i < facts.scope.size(); ++i) {
+    factor.classes.push_back(every_choice(kHows));
   }
   factor.cost = std::make_shared<const std::vector<double>>(std::move(table));
   return factor;
 }
 
-CostTable GraphTables::edge_table(const IntraOpEdge& edge,
-                                  const EdgeFacts& facts,
-                                  const ChoiceEntry& entry) {
-  const std::vector<int>& from = write_classes(edge.from, edge.write).first;
-  const std::vector<int>& to = read_classes(edge.to, edge.reads).first;
-  return std::make_shared<const std::vector<double>>(expand(
-      edge_factor(edge, facts, [&](std::size_t f, std::size_t t, bool from_again, bool to_again) {
-        return entry(from[f], to[t], from_again, to_again);
-      })));
-}
-
-const ClassNetwork::Factor& GraphTables::edge_seconds(const IntraOpEdge& edge,
-                                                      const EdgeFacts& facts) {
-  ClassNetwork::Factor& known = known_seconds_[edge_key(edge, facts)];
+const ClassNetwork::Factor& GraphTables::edge_seconds(std::size_t edge) {
+  const EdgeFacts& facts = edges_[edge];
+  ClassNetwork::Factor& known = known_seconds_[facts.key];
   if (!known.cost) {
-    const EdgeLayouts layouts = edge_layouts(edge);
-    known =
-        edge_factor(edge, facts, [&](std::size_t f, std::size_t t, bool from_again, bool to_again) {
-          return change_seconds(facts, layouts, f, t, from_again, to_again);
-        });
+    const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], true);
+    known = edge_classes(problem_.edges_[edge],
+                         facts,
+                         [&](std::size_t from, std::size_t to, std::pair<int, int> hows) {
+                           return change_seconds(facts.known.use, layouts, from, to, hows);
+                         });
   }
   return known;
 }
@@ -485,52 +529,50 @@ ClassNetwork GraphTables::make_classes() {
     network.unary.push_back(node_seconds(n));
     if (const int block = block_variable(n); block >= 0) {
       network.factors.push_back(
-          {{n, block}, {every_choice(choices(n).size()), every_choice(2)}, rerun_seconds(n)});
+          {{n, block}, {every_choice(choices(n).size()), every_choice(kHows)}, again_seconds(n)});
     }
   }
-  const CostTable nothing = std::make_shared<const std::vector<double>>(2, 0.0);
+  const CostTable nothing = std::make_shared<const std::vector<double>>(kHows, 0.0);
   for (std::size_t b = 0; recompute_ && b < problem_.blocks_.size(); ++b) {
     network.unary.push_back(nothing);
   }
-  for (const IntraOpEdge& edge : problem_.edges_) {
-    const EdgeFacts f = facts(edge);
-    ClassNetwork::Factor factor = edge_seconds(edge, f);
-    factor.scope = edge_scope(edge, f);
+  for (std::size_t e = 0; e < edges_.size(); ++e) {
+    ClassNetwork::Factor factor = edge_seconds(e);
+    factor.scope = edges_[e].scope;
     network.factors.push_back(std::move(factor));
   }
   return network;
 }
 
-StrategyGraph GraphTables::make(const std::vector<IntraOpProblem::ProgramPoint>& points) {
+StrategyGraph GraphTables::make(const std::vector<Moment>& moments) {
   StrategyGraph graph;
   solvers::CostNetwork& objective = graph.problem.objective;
   for (std::size_t i = 0; i < problem_.nodes_.size(); ++i) {
     const IntraOpNode& n = problem_.nodes_[i];
     graph.nodes.push_back(
-        n.kind == IntraOpNode::Kind::kParameter
+        n.parameter.valid()
             ? step_.value(n.parameter).name
             : fmt::format("{}.{}", step_.op(n.members[0]).name, n.members[0].value));
     objective.unary.push_back(node_seconds(static_cast<int>(i)));
     if (const int block = block_variable(static_cast<int>(i)); block >= 0) {
       objective.factors.push_back(
-          {{static_cast<int>(i), block}, rerun_seconds(static_cast<int>(i))});
+          {{static_cast<int>(i), block}, again_seconds(static_cast<int>(i))});
     }
   }
-  const CostTable nothing = std::make_shared<const std::vector<double>>(2, 0.0);
+  const CostTable nothing = std::make_shared<const std::vector<double>>(kHows, 0.0);
   for (std::size_t b = 0; recompute_ && b < problem_.blocks_.size(); ++b) {
     graph.nodes.push_back("recompute " + problem_.blocks_[b]);
     objective.unary.push_back(nothing);
   }
-  for (const IntraOpEdge& edge : problem_.edges_) {
-    const EdgeFacts f = facts(edge);
-    CostTable& table = known_["s" + edge_key(edge, f)];
+  for (std::size_t e = 0; e < edges_.size(); ++e) {
+    CostTable& table = known_["s" + edges_[e].key];
     if (!table) {
-      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(edge, f)));
+      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(e)));
     }
-    objective.factors.push_back({edge_scope(edge, f), table});
+    objective.factors.push_back({edges_[e].scope, table});
   }
-  for (const IntraOpProblem::ProgramPoint& point : points) {
-    add_row(graph, point);
+  for (const Moment at : moments) {
+    add_row(graph, at);
   }
   return graph;
 }
@@ -544,8 +586,8 @@ GraphTables& IntraOpProblem::tables(bool recompute) const {
 }
 
 StrategyGraph IntraOpProblem::strategy_graph(bool recompute,
-                                             const std::vector<ProgramPoint>& points) const {
-  return tables(recompute).make(points);
+                                             const std::vector<Moment>& moments) const {
+  return tables(recompute).make(moments);
 }
 
 ClassNetwork IntraOpProblem::class_network(bool recompute) const {

@@ -4,119 +4,107 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shardplan/problem/class_network.h"
 #include "shardplan/problem/intra_op.h"
+#include "shardplan/problem/step_structure.h"
+#include "shardplan/problem/value_life.h"
 
 namespace shardplan::problem {
-
-/// Ops that read a value or a view of it, as indices into the order of execution; -1 = none.
-struct Span {
-  int first_forward = -1;
-  int last_forward = -1;
-  int first_backward = -1;
-  int last_backward = -1;
-  int last_update = -1;
-
-  void add(int op, ir::Phase phase);
-  void merge(const Span& other);
-  [[nodiscard]] int last() const;
-};
 
 /// Writes an IntraOpProblem as numbers. Equal tables are made once and shared.
 class GraphTables {
  public:
   GraphTables(const IntraOpProblem& problem, bool recompute);
   [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
-  [[nodiscard]] StrategyGraph make(const std::vector<IntraOpProblem::ProgramPoint>& points);
+  [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments);
   [[nodiscard]] ClassNetwork make_classes();
 
  private:
-  /// What an edge's tables depend on besides the types of its nodes.
-  struct EdgeFacts {
-    bool parameter = false;       ///< the value is a parameter
-    bool view = false;            ///< its storage belongs to another value
-    bool backward_value = false;  ///< made by the backward pass
-    bool sole_reader = false;     ///< the only node besides the producer that reads it
-    bool own_reads = false;       ///< the producer's backward ops read it too
-    bool recomputable = false;    ///< made again when the producer's block is recomputed
-    bool reader_reruns = false;
-    bool same_block = false;
-    std::vector<ir::Phase> phases{};  ///< of each read
+  /// A use of a value with what tells equal ones apart.
+  struct KnownUse {
+    ValueUse use{};
+    std::vector<Moment> moments{};
+    std::string key{};  ///< flags and the order of the moments, not the moments
   };
-  /// When the value of an edge is made and read.
-  struct Times {
-    int definition = 0;
-    Span reads{};                ///< by the edge's reader, through views too
-    Span own{};                  ///< by the producer's other ops
-    bool forward_views = false;  ///< a forward reader is a view
-    int from_restart =
-        -1;               ///< where the producer's block runs again, if that makes the value again
-    int to_restart = -1;  ///< where the reader's block runs again
+  /// The value of an edge, and the ways of recomputing that its tables depend on.
+  struct EdgeFacts {
+    KnownUse known{};
+    std::vector<int> scope{};                 ///< of its tables
+    std::vector<std::pair<int, int>> hows{};  ///< of the producer's and reader's block, in the
+                                              ///< order of the tables
+    std::string key{};
+  };
+  /// A value that a node makes or owns, with the reads inside the node.
+  struct InnerValue {
+    KnownUse known{};
+    std::vector<std::pair<int, int>> reads{};  ///< member and operand; -1, -1: written back
+    int member = -1;                           ///< that makes it; -1: the node's parameter
+    /// Storage whose bytes are counted on the node from `made` (again) to these moments.
+    bool counted = false;
+    std::array<Moment, kHows> first_end{-1, -1, -1};
+    std::array<Moment, kHows> second_end{-1, -1, -1};
+    bool rerun_is_brief = false;  ///< made again beside the kept one, and dropped at once
+  };
+  struct NodeFacts {
+    std::vector<InnerValue> values{};
+    std::vector<Moment> moments{};
+    std::string key{};
+  };
+  /// Who reads a value, besides the ops of its producer's own reader.
+  struct Readers {
+    int first = -1;
+    bool several = false;
+    bool own = false;
+    bool inner = false;  ///< the only reader is in the producer's node
   };
 
   [[nodiscard]] const IntraOpNode& node(int index) const;
   [[nodiscard]] const std::vector<NodeChoice>& choices(int node) const;
-  /// The variable that says whether the node's block runs again; -1 = it cannot.
+  /// The variable that says how the node's block is recomputed; -1 = it is not.
   [[nodiscard]] int block_variable(int node) const;
 
-  void find_spans();
-  [[nodiscard]] EdgeFacts facts(const IntraOpEdge& edge) const;
+  void find_writes();
+  void find_ends();
+  void find_readers();
+  [[nodiscard]] bool shares_storage(ir::ValueId value) const;
+  [[nodiscard]] ValueUse use_of(ir::ValueId value) const;
+  [[nodiscard]] ValueRead read_by(ir::OpId op, int operand) const;
+  [[nodiscard]] static KnownUse known(ValueUse use);
+  [[nodiscard]] EdgeFacts edge_facts(const IntraOpEdge& edge) const;
+  [[nodiscard]] NodeFacts node_facts(int node) const;
+  [[nodiscard]] InnerValue inner_value(int node, int member, ir::ValueId value) const;
+
   [[nodiscard]] solvers::CostTable node_seconds(int node);
-  [[nodiscard]] solvers::CostTable rerun_seconds(int node);
+  [[nodiscard]] solvers::CostTable again_seconds(int node);
   /// In classes; the scope is left out.
-  [[nodiscard]] const ClassNetwork::Factor& edge_seconds(const IntraOpEdge& edge,
-                                                         const EdgeFacts& facts);
-  [[nodiscard]] std::shared_ptr<const ChoiceClasses> every_choice(std::size_t count);
-  /// The layouts of an edge as numbers: prices and bytes are looked up once for each.
+  [[nodiscard]] const ClassNetwork::Factor& edge_seconds(std::size_t edge);
+  /// The layouts of a value as it may be made and read, by class, and what they cost.
   struct EdgeLayouts {
+    std::vector<sharding::ShardingSpec> made_spec{};  ///< by class of writes
     std::vector<int> made{};           ///< by class of writes: number among the layouts read, -1
     std::vector<double> made_bytes{};  ///< by class of writes
-    std::vector<std::vector<int>> reads{};  ///< by class of reads, and read: number
-    std::vector<double> read_bytes{};       ///< by number
-    std::vector<double> price{};            ///< by class of writes, and number
+    std::vector<std::vector<int>> reads{};            ///< by class of reads, and read: number
+    std::vector<sharding::ShardingSpec> read_spec{};  ///< by number
+    std::vector<double> read_bytes{};                 ///< by number
+    std::vector<double> price{};                      ///< by class of writes, and number
   };
-  [[nodiscard]] EdgeLayouts edge_layouts(const IntraOpEdge& edge);
-  [[nodiscard]] double change_seconds(const EdgeFacts& facts,
+  [[nodiscard]] EdgeLayouts edge_layouts(const IntraOpEdge& edge, bool priced);
+  [[nodiscard]] double change_seconds(const ValueUse& use,
                                       const EdgeLayouts& layouts,
                                       std::size_t from,
                                       std::size_t to,
-                                      bool producer_reruns,
-                                      bool reader_reruns) const;
-  [[nodiscard]] static bool settles(const EdgeFacts& facts,
-                                    const EdgeLayouts& layouts,
-                                    std::size_t from,
-                                    std::size_t to);
-  [[nodiscard]] bool settles(const IntraOpEdge& edge,
-                             const EdgeFacts& facts,
-                             const sharding::ShardingSpec& from,
-                             const std::vector<sharding::ShardingSpec>& reads) const;
-  [[nodiscard]] std::vector<sharding::ShardingSpec> edge_reads(const IntraOpEdge& edge,
-                                                               int to_choice) const;
-  /// Whether the two blocks' variables matter to an edge: the producer's, the reader's.
-  [[nodiscard]] std::pair<bool, bool> block_matters(const IntraOpEdge& edge,
-                                                    const EdgeFacts& facts) const;
-  [[nodiscard]] std::vector<int> edge_scope(const IntraOpEdge& edge, const EdgeFacts& facts) const;
-  /// What the blocks' variables that matter may be: the producer's block runs again, the reader's.
-  [[nodiscard]] std::vector<std::pair<bool, bool>> block_states(const IntraOpEdge& edge,
-                                                                const EdgeFacts& facts) const;
-  /// One entry of an edge's table: classes of writes and of reads, and whether the blocks run
-  /// again.
-  using EdgeEntry = std::function<double(
-      std::size_t from_class, std::size_t to_class, bool from_again, bool to_again)>;
-  /// The table over edge_scope(), in classes; the scope is left out.
-  [[nodiscard]] ClassNetwork::Factor edge_factor(const IntraOpEdge& edge,
-                                                 const EdgeFacts& facts,
-                                                 const EdgeEntry& entry);
-  /// The same over choices, computed for one choice of each class.
-  using ChoiceEntry =
-      std::function<double(int from_choice, int to_choice, bool from_again, bool to_again)>;
-  [[nodiscard]] solvers::CostTable edge_table(const IntraOpEdge& edge,
-                                              const EdgeFacts& facts,
-                                              const ChoiceEntry& entry);
-  using Layouts = std::vector<sharding::ShardingSpec>;
+                                      std::pair<int, int> hows) const;
+  /// One entry of an edge's table: classes of what is made and read, and how the blocks of both
+  /// ends are recomputed.
+  using EdgeEntry =
+      std::function<double(std::size_t from, std::size_t to, std::pair<int, int> hows)>;
+  /// The table over the edge's scope, in classes of distinct layouts; the scope is left out.
+  [[nodiscard]] ClassNetwork::Factor edge_classes(const IntraOpEdge& edge,
+                                                  const EdgeFacts& facts,
+                                                  const EdgeEntry& entry);
+  [[nodiscard]] std::shared_ptr<const ChoiceClasses> every_choice(std::size_t count);
   /// Classes of a node's choices by the layouts of some ports, with one choice of each class.
   struct PortClasses {
     std::shared_ptr<const ChoiceClasses> classes;
@@ -124,52 +112,55 @@ class GraphTables {
   };
   [[nodiscard]] const PortClasses& write_classes(int node, int write);
   [[nodiscard]] const PortClasses& read_classes(int node, const std::vector<int>& reads);
-  [[nodiscard]] std::string edge_key(const IntraOpEdge& edge, const EdgeFacts& facts) const;
 
-  void add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point);
-  [[nodiscard]] solvers::CostTable node_bytes(int node, int at);
-  [[nodiscard]] double own_bytes(int node, const NodeChoice& chosen, int at, bool rerun) const;
-  [[nodiscard]] double parameter_bytes(const IntraOpNode& node,
-                                       const NodeChoice& chosen,
-                                       int at) const;
+  void add_row(StrategyGraph& graph, Moment at);
+  [[nodiscard]] solvers::CostTable edge_bytes(std::size_t edge, Moment at);
+  [[nodiscard]] solvers::CostTable node_bytes(int node, Moment at);
+  [[nodiscard]] double own_bytes(int node, const NodeChoice& chosen, Moment at, int how);
+  [[nodiscard]] double inner_bytes(
+      int node, const InnerValue& inner, const NodeChoice& chosen, Moment at, int how);
+  [[nodiscard]] EdgeLayouts inner_layouts(int node,
+                                          const InnerValue& inner,
+                                          const NodeChoice& chosen,
+                                          const sharding::ShardingSpec& made) const;
+  [[nodiscard]] double resident_bytes(int node, const NodeChoice& chosen) const;
   [[nodiscard]] double workspace(const IntraOpNode& node,
                                  const NodeChoice& chosen,
                                  std::size_t member) const;
-  [[nodiscard]] Times times(const IntraOpEdge& edge, const EdgeFacts& facts) const;
-  [[nodiscard]] double value_bytes(const IntraOpEdge& edge,
-                                   const EdgeFacts& facts,
-                                   const Times& times,
-                                   const sharding::ShardingSpec& made,
-                                   const std::vector<sharding::ShardingSpec>& reads,
-                                   bool from_again,
-                                   bool to_again,
-                                   int at) const;
-  static bool changed_copy_is_live(const EdgeFacts& facts,
-                                   const Times& times,
-                                   const Span& part,
-                                   bool from_again,
-                                   bool to_again,
-                                   int at,
-                                   Span& original);
-  [[nodiscard]] static Span reads_of(const EdgeFacts& facts,
-                                     const Times& times,
-                                     const std::vector<sharding::ShardingSpec>& reads,
-                                     const sharding::ShardingSpec& layout);
-  [[nodiscard]] solvers::CostTable edge_bytes(const IntraOpEdge& edge,
-                                              const EdgeFacts& facts,
-                                              int at);
-  [[nodiscard]] bool live(int definition, const Span& span, int at, int rerun_start) const;
-  [[nodiscard]] bool is_storage(ir::ValueId value) const;
+  [[nodiscard]] double value_bytes(const ValueUse& use,
+                                   const EdgeLayouts& layouts,
+                                   std::size_t from,
+                                   std::size_t to,
+                                   std::pair<int, int> hows,
+                                   Moment at);
+  [[nodiscard]] double change_bytes(const ValueUse& use,
+                                    const sharding::ShardingSpec& made,
+                                    const sharding::ShardingSpec& to,
+                                    bool last_use_of_made);
+  [[nodiscard]] static ValueLife life(const ValueUse& use,
+                                      const EdgeLayouts& layouts,
+                                      std::size_t from,
+                                      std::size_t to,
+                                      std::pair<int, int> hows);
   [[nodiscard]] double bytes(const sharding::ShardingSpec& spec, ir::ValueId value) const;
 
   const IntraOpProblem& problem_;
   const ir::Graph& step_;
   bool recompute_;
-  std::vector<Span> span_;                 ///< by value: reads of it and of its views
-  std::vector<std::vector<int>> readers_;  ///< by value: edges
-  std::vector<Span> own_span_;             ///< by value: reads inside the producing node
-  std::vector<int> block_variable_;        ///< by node
-  std::vector<int> backward_start_;        ///< by node: first backward op of its block
+  const Timeline& timeline_;
+  std::vector<Readers> readers_;     ///< by value
+  std::vector<Moment> forward_end_;  ///< by value: last forward read, through views too
+  std::array<std::vector<Moment>, kHows>
+      backward_end_;  ///< second runs in the producer's block too
+  std::vector<Moment> update_end_;
+  std::vector<Moment> written_;      ///< by value: when it is written back; -1 = never
+  std::vector<ir::ValueId> target_;  ///< by value: to what
+  std::vector<int> node_of_op_;
+  /// By op: operands that are user inputs, states or accumulators and lie as this op reads them.
+  std::vector<std::vector<int>> lies_here_;
+  std::vector<int> block_variable_;  ///< by node
+  std::vector<EdgeFacts> edges_;
+  std::vector<NodeFacts> nodes_;
   std::map<std::string, solvers::CostTable> known_;
   std::map<std::string, ClassNetwork::Factor> known_seconds_;
   std::map<std::size_t, std::shared_ptr<const ChoiceClasses>> every_choice_;

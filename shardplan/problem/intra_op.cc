@@ -40,7 +40,6 @@ Result<IntraOpProblem> IntraOpProblem::build(std::shared_ptr<const StepStructure
   problem.nodes_ = problem.structure_->nodes();
   problem.edges_ = problem.structure_->edges();
   problem.blocks_ = problem.structure_->blocks();
-  problem.kept_ = problem.structure_->kept();
   NodeTypes types(*problem.structure_, *problem.cost_, *problem.resharder_);
   for (std::size_t n = 0; n < problem.nodes_.size(); ++n) {
     types.assign(problem.nodes_[n], problem.structure_->family(n), filter);
@@ -48,19 +47,16 @@ Result<IntraOpProblem> IntraOpProblem::build(std::shared_ptr<const StepStructure
   return problem;
 }
 
-IntraOpProblem::ProgramPoint IntraOpProblem::point_of(OpId op, bool recompute) const {
-  if (!recompute) {
-    return {op};
-  }
-  const std::string_view block = plan::block_of(step_->op(op).layer);
-  for (std::size_t i = 0; i < step_->ops().size(); ++i) {
-    const ir::Op& candidate = step_->ops()[i];
-    if (candidate.phase == Phase::kBackward && candidate.source.valid() &&
-        plan::block_of(step_->op(candidate.source).layer) == block) {
-      return {OpId(i)};
+Moment IntraOpProblem::moment_of(const lower::ProgramPoint& point, const plan::Plan& plan) const {
+  const std::string_view block = plan::block_of(step_->op(point.op).layer);
+  std::size_t how = 0;
+  for (const plan::RecomputedBlock& recomputed : plan.recompute) {
+    if (recomputed.block == block) {
+      how = static_cast<std::size_t>(
+          std::find(kRecomputes.begin(), kRecomputes.end(), recomputed.how) - kRecomputes.begin());
     }
   }
-  return {op};
+  return structure_->timeline().at(point, static_cast<int>(how));
 }
 
 plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recompute) const {
@@ -81,7 +77,7 @@ plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recomput
         read_layout.emplace(op.inputs[i].value, chosen.layouts[m].inputs[i]);
       }
     }
-    if (node.kind == IntraOpNode::Kind::kParameter) {
+    if (node.kind != IntraOpNode::Kind::kOp) {
       plan.layouts[node.parameter] = chosen.stored;
     }
   }
@@ -90,14 +86,16 @@ plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recomput
     if (value.kind == ValueKind::kInput || value.kind == ValueKind::kState ||
         value.kind == ValueKind::kAccumulator) {
       const auto it = read_layout.find(static_cast<std::int32_t>(v));
-      plan.layouts[ValueId(v)] = it == read_layout.end() ? sharding::ShardingSpec{} : it->second;
+      plan.layouts.try_emplace(ValueId(v),
+                               it == read_layout.end() ? sharding::ShardingSpec{} : it->second);
     } else if (value.kind == ValueKind::kBuffer) {
       plan.layouts[ValueId(v)] = sharding::ShardingSpec{};
     }
   }
   for (std::size_t b = 0; recompute && b < blocks_.size(); ++b) {
-    if (choice[nodes_.size() + b] == 1) {
-      plan.recompute.push_back(blocks_[b]);
+    const plan::Recompute how = kRecomputes[static_cast<std::size_t>(choice[nodes_.size() + b])];
+    if (how != plan::Recompute::kNone) {
+      plan.recompute.push_back({blocks_[b], how});
     }
   }
   return plan;

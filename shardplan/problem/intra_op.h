@@ -11,6 +11,7 @@
 #include "shardplan/plan/plan.h"
 #include "shardplan/problem/class_network.h"
 #include "shardplan/problem/strategy_graph.h"
+#include "shardplan/problem/timeline.h"
 #include "shardplan/sharding/strategy.h"
 #include "shardplan/support/result.h"
 
@@ -47,17 +48,16 @@ struct NodeType {
   std::vector<NodeChoice> choices{};
 };
 
-/// An op of the forward pass with its backward ops; a parameter with its update ops; or a single op
-/// outside both.
+/// An op of the forward pass with its backward ops; a parameter with its update ops; a user input
+/// that several nodes read; or a single op outside all three.
 struct IntraOpNode {
-  enum class Kind { kOp, kParameter };
+  enum class Kind { kOp, kParameter, kInput };
   Kind kind = Kind::kOp;
   std::vector<ir::OpId> members{};  ///< in graph order; for kOp the forward op is first
-  ir::ValueId parameter{};
+  ir::ValueId parameter{};          ///< or user input
   std::vector<Port> reads{};
   std::vector<Port> writes{};
   std::string block{};
-  bool rerun = false;  ///< runs again in the backward pass when its block is recomputed
   std::shared_ptr<const NodeType> type{};
 };
 
@@ -99,21 +99,15 @@ class IntraOpProblem {
   [[nodiscard]] const std::vector<IntraOpNode>& nodes() const { return nodes_; }
   [[nodiscard]] const std::vector<IntraOpEdge>& edges() const { return edges_; }
 
-  /// A moment of the lowered order: while this op runs (its first run, or its second when its block
-  /// is recomputed).
-  struct ProgramPoint {
-    ir::OpId op{};
-  };
-
-  /// The program point of an op's run; the second run of a forward op is accounted at the first
-  /// backward op of its block.
-  [[nodiscard]] ProgramPoint point_of(ir::OpId op, bool recompute) const;
+  /// The moment of a program point in the order of every program of this step; how the point's
+  /// block is recomputed is the plan's.
+  [[nodiscard]] Moment moment_of(const lower::ProgramPoint& point, const plan::Plan& plan) const;
 
   /// The problem as numbers: a variable for each node and, with `recompute`, one for each block
-  /// after them (0: run once, 1: again in the backward pass). One memory row for each program
-  /// point. Tables are kept for the next call (not thread-safe).
+  /// after them (an index into kRecomputes). One memory row for each moment: what is live then.
+  /// Tables are kept for the next call (not thread-safe).
   [[nodiscard]] StrategyGraph strategy_graph(bool recompute,
-                                             const std::vector<ProgramPoint>& points) const;
+                                             const std::vector<Moment>& moments) const;
 
   /// The objective of strategy_graph(recompute, {}) in classes of choices: what to solve on meshes
   /// of three and more axes, where tables over choices would fill the memory.
@@ -137,7 +131,6 @@ class IntraOpProblem {
   std::vector<std::string> blocks_;
   /// Tables without and with recomputation, kept between calls of strategy_graph().
   mutable std::array<std::shared_ptr<GraphTables>, 2> tables_;
-  std::vector<bool> kept_;  ///< by value: read outside its block, hence never recomputed
 };
 
 /// The classes of dimensions that ops tie together over the whole forward pass, and what they mean.

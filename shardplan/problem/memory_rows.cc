@@ -1,6 +1,9 @@
-// Bytes at a program point, as a sum over nodes and edges. A value that one other node reads is
-// accounted on that edge, in the layout (or layouts) in which lower() keeps it; all other storage
-// on the node that makes it. Views cost nothing and prolong the life of what they view.
+// Bytes at a moment of the step, as a sum over nodes and edges. A value that one other node reads
+// is counted on that edge, in the layout (or layouts) in which lower() keeps it; all other storage
+// on the node that makes it, and copies in other layouts on the edge to their reader. Views cost
+// nothing and prolong the life of what they view.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -9,7 +12,7 @@
 
 namespace shardplan::problem {
 
-using ir::Phase;
+using ir::OpId;
 using ir::ValueId;
 using ir::ValueKind;
 using sharding::ShardingSpec;
@@ -17,26 +20,23 @@ using solvers::CostTable;
 
 namespace {
 
-bool within(int first, int last, int at) {
+bool within(Moment first, Moment last, Moment at) {
   return first >= 0 && first <= at && at <= last;
+}
+
+/// Where each of the moments lies, seen from `at`.
+void add_relations(std::string& key, const std::vector<Moment>& moments, Moment at) {
+  for (const Moment moment : moments) {
+    key += moment < 0 ? 'n' : (at < moment ? '<' : (at == moment ? '=' : '>'));
+  }
 }
 
 }  // namespace
 
-/// Whether a value is live at an op: from its definition to its last read, or, when its block runs
-/// again from `rerun_start` on (negative: it does not), to its last forward read and then again.
-bool GraphTables::live(int definition, const Span& span, int at, int rerun_start) const {
-  if (rerun_start < 0) {
-    return within(definition, std::max(definition, span.last()), at);
-  }
-  return within(definition, std::max(definition, span.last_forward), at) ||
-         (span.last_backward >= 0 && within(rerun_start, span.last_backward, at));
-}
-
 double GraphTables::workspace(const IntraOpNode& node,
                               const NodeChoice& chosen,
                               std::size_t member) const {
-  const ir::OpId id = node.members[member];
+  const OpId id = node.members[member];
   const auto workspace = ops::get(step_.op(id).name).workspace;
   if (workspace == nullptr) {
     return 0;
@@ -55,244 +55,265 @@ double GraphTables::workspace(const IntraOpNode& node,
       workspace(ops::OpView{types.inputs, types.results, step_.op(id).attributes}));
 }
 
-/// A stored parameter, its optimizer state and gradient sum, and what its update needs for a
-/// moment.
-double GraphTables::parameter_bytes(const IntraOpNode& node,
-                                    const NodeChoice& chosen,
-                                    int at) const {
-  double total = bytes(chosen.stored, node.parameter);
-  for (std::size_t m = 0; m < node.members.size(); ++m) {
-    const ir::Op& op = step_.op(node.members[m]);
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      const ValueKind kind = step_.value(op.inputs[i]).kind;
-      const bool own = kind == ValueKind::kState || kind == ValueKind::kAccumulator;
-      if (own && step_.type(op.inputs[i]).rank() == step_.type(node.parameter).rank()) {
-        total += bytes(chosen.layouts[m].inputs[i], op.inputs[i]);
-      }
+/// Bytes of a value that are there while it changes layout, besides the value as it was made.
+double GraphTables::change_bytes(const ValueUse& use,
+                                 const ShardingSpec& made,
+                                 const ShardingSpec& to,
+                                 bool last_use_of_made) {
+  const ir::TensorType& type = step_.type(use.value);
+  const cluster::DeviceMesh& mesh = problem_.cost_->mesh();
+  const auto local = [&](const ShardingSpec& spec) {
+    return ir::TensorType{type.dtype, sharding::local_shape(spec, type.shape, mesh)};
+  };
+  double most = 0;
+  bool first = true;
+  for (const sharding::ReshardStep& step : problem_.resharder_->path(made, to, type).steps) {
+    const ir::TensorType in = local(step.from);
+    const ir::TensorType out = local(step.to);
+    auto now = static_cast<double>(out.bytes() + lower::collective_workspace(step, in, out, mesh));
+    if (!first) {
+      now += static_cast<double>(in.bytes());
+      now -= last_use_of_made && use.accounted ? bytes(made, use.value) : 0;
     }
-    if (at == node.members[m].value && op.phase == Phase::kUpdate &&
-        chosen.stored != chosen.state) {
-      total += bytes(chosen.stored, node.parameter) + bytes(chosen.state, node.parameter);
-    }
+    most = std::max(most, now);
+    first = false;
   }
-  return total;
+  return most;
 }
 
-double GraphTables::own_bytes(int n, const NodeChoice& chosen, int at, bool rerun) const {
-  const IntraOpNode& node = problem_.nodes_[static_cast<std::size_t>(n)];
+double GraphTables::value_bytes(const ValueUse& use,
+                                const EdgeLayouts& layouts,
+                                std::size_t from,
+                                std::size_t to,
+                                std::pair<int, int> hows,
+                                Moment at) {
+  const ValueLife life = GraphTables::life(use, layouts, from, to, hows);
   double total = 0;
-  if (node.kind == IntraOpNode::Kind::kParameter) {
-    total += parameter_bytes(node, chosen, at);
+  const auto there = [&](const auto& span) { return within(span.first, span.second, at); };
+  if (use.accounted && (there(life.original[0]) || there(life.original[1]))) {
+    total += layouts.made_bytes[from];
   }
-  for (std::size_t m = 0; m < node.members.size(); ++m) {
-    const ir::Op& op = step_.op(node.members[m]);
-    const int definition = node.members[m].value;
-    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-      const ValueId value = op.outputs[r];
-      if (!is_storage(value) || readers_[value.index()].size() == 1) {
-        continue;
-      }
-      const bool again = rerun && op.phase == Phase::kForward && !problem_.kept_[value.index()];
-      const int start = again ? backward_start_[static_cast<std::size_t>(n)] : -1;
-      if (live(definition, span_[value.index()], at, start)) {
-        total += bytes(chosen.layouts[m].results[r], value);
-      }
-    }
-    if (definition == at) {
-      total += workspace(node, chosen, m);
-    }
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      // User inputs lie on the device in the layout of their first reader.
-      if (step_.value(op.inputs[i]).kind == ValueKind::kInput &&
-          span_[op.inputs[i].index()].first_forward == definition) {
-        total += bytes(chosen.layouts[m].inputs[i], op.inputs[i]);
-      }
+  for (const CopyLife& copy : life.copies) {
+    const auto number = static_cast<std::size_t>(layouts.reads[to][copy.read]);
+    if (at == copy.change) {
+      const bool last = at == life.original[0].second || at == life.original[1].second;
+      total += change_bytes(use, layouts.made_spec[from], layouts.read_spec[number], last);
+    } else if (within(copy.change, copy.end, at)) {
+      total += layouts.read_bytes[number];
     }
   }
   return total;
 }
 
-/// Over the node's choice and, where its block may run again, the block's variable.
-CostTable GraphTables::node_bytes(int n, int at) {
-  std::vector<double> table;
-  bool any = false;
-  for (const NodeChoice& c : choices(n)) {
-    table.push_back(own_bytes(n, c, at, false));
-    any = any || table.back() != 0;
-    if (block_variable(n) >= 0) {
-      table.push_back(own_bytes(n, c, at, true));
-      any = any || table.back() != 0;
-    }
-  }
-  return any ? std::make_shared<const std::vector<double>>(std::move(table)) : nullptr;
-}
-
-GraphTables::Times GraphTables::times(const IntraOpEdge& edge, const EdgeFacts& facts) const {
-  const IntraOpNode& from = problem_.nodes_[static_cast<std::size_t>(edge.from)];
-  const IntraOpNode& to = problem_.nodes_[static_cast<std::size_t>(edge.to)];
-  const ValueId value = from.writes[static_cast<std::size_t>(edge.write)].value;
-  const ir::OpId producer = step_.value(value).producer;
-  Times times;
-  times.definition = producer.valid() ? producer.value : 0;
-  for (const int read : edge.reads) {
-    const ir::OpId op = to.reads[static_cast<std::size_t>(read)].op;
-    times.reads.add(op.value, step_.op(op).phase);
-    if (ops::get(step_.op(op).name).view) {
-      times.forward_views = times.forward_views || step_.op(op).phase == Phase::kForward;
-      times.reads.merge(span_[step_.op(op).outputs[0].index()]);
-    }
-  }
-  times.own = own_span_[value.index()];
-  if (facts.recomputable) {
-    times.from_restart = backward_start_[static_cast<std::size_t>(edge.from)];
-  }
-  if (!to.block.empty()) {
-    times.to_restart = backward_start_[static_cast<std::size_t>(edge.to)];
-  }
-  return times;
-}
-
-double GraphTables::value_bytes(const IntraOpEdge& edge,
-                                const EdgeFacts& facts,
-                                const Times& times,
-                                const ShardingSpec& made,
-                                const std::vector<ShardingSpec>& reads,
-                                bool from_again,
-                                bool to_again,
-                                int at) const {
-  const auto producer = static_cast<std::size_t>(edge.from);
-  const ValueId value =
-      problem_.nodes_[producer].writes[static_cast<std::size_t>(edge.write)].value;
-  const bool again = from_again && facts.recomputable;
-  const bool accounted = facts.sole_reader && !facts.view && !facts.parameter;
-  if (settles(edge, facts, made, reads)) {
-    Span life = times.reads;
-    life.merge(times.own);
-    const bool there = live(times.definition, life, at, again ? times.from_restart : -1);
-    return (there ? bytes(reads.front(), value) : 0) +
-           (accounted && at == times.definition ? bytes(made, value) : 0);
-  }
-  // Until when the layout in which the value was made is needed, by phase.
-  Span original = times.own;
-  double total = 0;
-  std::vector<ShardingSpec> seen;
-  for (const ShardingSpec& to : reads) {
-    if (std::find(seen.begin(), seen.end(), to) != seen.end()) {
-      continue;
-    }
-    seen.push_back(to);
-    const Span part = reads_of(facts, times, reads, to);
-    if (to == made) {
-      original.merge(part);
-    } else if (changed_copy_is_live(facts, times, part, again, to_again, at, original)) {
-      total += bytes(to, value);
-    }
-  }
-  if (accounted && live(times.definition, original, at, again ? times.from_restart : -1)) {
-    total += bytes(made, value);
-  }
-  return total;
-}
-
-/// Whether a copy in another layout than the value was made in is live; adds to `original` the
-/// moments when the change is made.
-bool GraphTables::changed_copy_is_live(const EdgeFacts& facts,
-                                       const Times& times,
-                                       const Span& part,
-                                       bool from_again,
-                                       bool to_again,
-                                       int at,
-                                       Span& original) {
-  const bool kept = !facts.parameter && !facts.backward_value && !from_again && !to_again &&
-                    part.first_forward >= 0;
-  int second = part.first_backward;
-  if (to_again && facts.reader_reruns && part.first_forward >= 0 && times.to_restart >= 0) {
-    second = second < 0 ? times.to_restart : std::min(second, times.to_restart);
-  }
-  if (part.first_forward >= 0) {
-    original.add(part.first_forward, Phase::kForward);
-  }
-  if (part.last_update >= 0) {
-    original.add(part.last_update, Phase::kUpdate);
-  }
-  if (!kept && second >= 0) {
-    original.add(second, Phase::kBackward);
-  }
-  const bool backward = kept ? within(part.first_forward, part.last_backward, at)
-                             : within(second, part.last_backward, at);
-  return backward || within(part.first_forward, part.last_forward, at) ||
-         (part.last_update >= 0 && at == part.last_update);
-}
-
-/// The reads in one layout.
-Span GraphTables::reads_of(const EdgeFacts& facts,
-                           const Times& times,
-                           const std::vector<ShardingSpec>& reads,
-                           const ShardingSpec& layout) {
-  Span part;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    if (reads[i] != layout) {
-      continue;
-    }
-    switch (facts.phases[i]) {
-      case Phase::kForward:
-        part.first_forward = times.reads.first_forward;
-        part.last_forward = times.reads.last_forward;
-        // A view made in the forward pass may be read in the backward pass.
-        if (times.forward_views) {
-          part.first_backward = times.reads.first_backward;
-          part.last_backward = times.reads.last_backward;
-        }
-        break;
-      case Phase::kBackward:
-        part.first_backward = times.reads.first_backward;
-        part.last_backward = times.reads.last_backward;
-        break;
-      case Phase::kUpdate:
-        part.last_update = times.reads.last_update;
-        break;
-    }
-  }
-  return part;
-}
-
-CostTable GraphTables::edge_bytes(const IntraOpEdge& edge, const EdgeFacts& facts, int at) {
-  const Times times = this->times(edge, facts);
-  std::string key = "b" + edge_key(edge, facts) + (times.forward_views ? 'v' : '-');
-  for (const int moment : {times.definition,
-                           times.reads.first_forward,
-                           times.reads.last_forward,
-                           times.reads.first_backward,
-                           times.reads.last_backward,
-                           times.reads.last_update,
-                           times.own.last_forward,
-                           times.own.last_backward,
-                           times.from_restart,
-                           times.to_restart}) {
-    key += moment < 0 ? 'n' : (at < moment ? '<' : (at == moment ? '=' : '>'));
-  }
+CostTable GraphTables::edge_bytes(std::size_t edge, Moment at) {
+  const EdgeFacts& facts = edges_[edge];
+  std::string key = "b" + facts.key;
+  add_relations(key, facts.known.moments, at);
   const auto [known, fresh] = known_.emplace(key, nullptr);
   if (fresh) {
-    CostTable table = edge_table(edge, facts, [&](int f, int t, bool from_again, bool to_again) {
-      const NodeChoice& from = choices(edge.from)[static_cast<std::size_t>(f)];
-      return value_bytes(edge,
-                         facts,
-                         times,
-                         from.writes[static_cast<std::size_t>(edge.write)],
-                         edge_reads(edge, t),
-                         from_again,
-                         to_again,
-                         at);
-    });
-    const bool any = std::any_of(table->begin(), table->end(), [](double b) { return b != 0; });
-    known->second = any ? std::move(table) : nullptr;
+    const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], false);
+    const ClassNetwork::Factor factor =
+        edge_classes(problem_.edges_[edge],
+                     facts,
+                     [&](std::size_t from, std::size_t to, std::pair<int, int> hows) {
+                       return value_bytes(facts.known.use, layouts, from, to, hows, at);
+                     });
+    const bool any =
+        std::any_of(factor.cost->begin(), factor.cost->end(), [](double b) { return b != 0; });
+    if (any) {
+      known->second = std::make_shared<const std::vector<double>>(expand(factor));
+    }
   }
   return known->second;
 }
 
-void GraphTables::add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoint& point) {
+GraphTables::InnerValue GraphTables::inner_value(int n, int member, ValueId value) const {
+  const IntraOpNode& node = this->node(n);
+  const Readers& readers = readers_[value.index()];
+  InnerValue inner;
+  inner.member = member;
+  ValueUse use = use_of(value);
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    const ir::Op& op = step_.op(node.members[m]);
+    for (std::size_t k = 0; k < op.inputs.size(); ++k) {
+      if (op.inputs[k] == value) {
+        inner.reads.emplace_back(static_cast<int>(m), static_cast<int>(k));
+        use.reads.push_back(read_by(node.members[m], static_cast<int>(k)));
+      }
+    }
+  }
+  if (written_[value.index()] >= 0) {
+    ValueRead write;
+    write.phase = ir::Phase::kUpdate;
+    write.reader = lower::kWritesReader;
+    write.operand = -1;
+    write.change = written_[value.index()];
+    write.end = write.change;
+    inner.reads.emplace_back(-1, -1);
+    use.reads.push_back(write);
+  }
+  use.settles = use.settles && readers.inner;
+  use.accounted = use.accounted && readers.inner;
+  if (member >= 0 && !shares_storage(value) && !use.accounted) {
+    // Otherwise an edge to the only reader counts it.
+    inner.counted = readers.several || readers.first == -1 || readers.inner;
+    const std::size_t v = value.index();
+    for (std::size_t how = 0; how < kHows; ++how) {
+      const std::size_t known = recompute_ ? how : 0;
+      const Moment later = std::max(backward_end_[known][v], update_end_[v]);
+      inner.first_end[how] = std::max({use.made, forward_end_[v], use.dropped[how] ? -1 : later});
+      inner.second_end[how] = std::max(use.again[how], later);
+    }
+    inner.rerun_is_brief =
+        std::any_of(use.again.begin(), use.again.end(), [](Moment again) { return again >= 0; });
+  }
+  inner.known = known(std::move(use));
+  return inner;
+}
+
+GraphTables::NodeFacts GraphTables::node_facts(int n) const {
+  const IntraOpNode& node = this->node(n);
+  NodeFacts facts;
+  const auto add = [&](int member, ValueId value) {
+    InnerValue inner = inner_value(n, member, value);
+    facts.key += '|' + inner.known.key;
+    facts.key += inner.counted ? 'c' : '-';
+    facts.moments.insert(
+        facts.moments.end(), inner.known.moments.begin(), inner.known.moments.end());
+    for (const auto* ends : {&inner.first_end, &inner.second_end}) {
+      facts.moments.insert(facts.moments.end(), ends->begin(), ends->end());
+    }
+    facts.values.push_back(std::move(inner));
+  };
+  if (node.parameter.valid()) {
+    add(-1, node.parameter);
+  }
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    const OpId member = node.members[m];
+    facts.moments.push_back(Timeline::run(member));
+    for (std::size_t how = 0; recompute_ && how < kHows; ++how) {
+      facts.moments.push_back(timeline_.again(member, static_cast<int>(how)));
+    }
+    for (const int operand : lies_here_[member.index()]) {
+      facts.key += static_cast<char>('A' + operand);
+    }
+    facts.key += ';';
+    for (const ValueId output : step_.op(member).outputs) {
+      add(static_cast<int>(m), output);
+    }
+  }
+  facts.key = fmt::format(
+      "{}/{}{}", static_cast<const void*>(node.type.get()), block_variable(n) >= 0, facts.key);
+  return facts;
+}
+
+/// A stored parameter, and the inputs and states that lie as this node reads them.
+double GraphTables::resident_bytes(int n, const NodeChoice& chosen) const {
+  const IntraOpNode& node = this->node(n);
+  double total = node.parameter.valid() ? bytes(chosen.stored, node.parameter) : 0;
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    for (const int operand : lies_here_[node.members[m].index()]) {
+      const auto k = static_cast<std::size_t>(operand);
+      total += bytes(chosen.layouts[m].inputs[k], step_.op(node.members[m]).inputs[k]);
+    }
+  }
+  return total;
+}
+
+/// The layouts of one choice, as the only class of writes and of reads.
+GraphTables::EdgeLayouts GraphTables::inner_layouts(int n,
+                                                    const InnerValue& inner,
+                                                    const NodeChoice& chosen,
+                                                    const ShardingSpec& made) const {
+  const ValueId value = inner.known.use.value;
+  EdgeLayouts out;
+  out.made_spec = {made};
+  out.made_bytes = {bytes(made, value)};
+  out.reads.emplace_back();
+  for (const auto& [member, operand] : inner.reads) {
+    const bool stored = member < 0 && target_[value.index()] == node(n).parameter;
+    const ShardingSpec& spec = member >= 0 ? chosen.layouts[static_cast<std::size_t>(member)]
+                                                 .inputs[static_cast<std::size_t>(operand)]
+                               : stored ? chosen.stored
+                                        : made;
+    const auto known = std::find(out.read_spec.begin(), out.read_spec.end(), spec);
+    out.reads.back().push_back(static_cast<int>(known - out.read_spec.begin()));
+    if (known == out.read_spec.end()) {
+      out.read_spec.push_back(spec);
+      out.read_bytes.push_back(bytes(spec, value));
+    }
+  }
+  const auto same = std::find(out.read_spec.begin(), out.read_spec.end(), made);
+  out.made = {same == out.read_spec.end() ? -1 : static_cast<int>(same - out.read_spec.begin())};
+  return out;
+}
+
+double GraphTables::inner_bytes(
+    int n, const InnerValue& inner, const NodeChoice& chosen, Moment at, int how) {
+  const ValueUse& use = inner.known.use;
+  const auto h = static_cast<std::size_t>(how);
+  const ShardingSpec& made = inner.member < 0
+                                 ? chosen.stored
+                                 : chosen.layouts[static_cast<std::size_t>(inner.member)]
+                                       .results[static_cast<std::size_t>(use.result)];
+  double total = 0;
+  if (inner.counted) {
+    const bool twice = use.dropped[h] && use.again[h] >= 0;
+    const bool there = within(use.made, inner.first_end[h], at) ||
+                       (twice && within(use.again[h], inner.second_end[h], at));
+    total += there ? bytes(made, use.value) : 0;
+  }
+  if (inner.rerun_is_brief && !use.dropped[h] && at == use.again[h]) {
+    total += bytes(made, use.value);  // a second result beside the kept one
+  }
+  if (!inner.reads.empty()) {
+    total += value_bytes(use, inner_layouts(n, inner, chosen, made), 0, 0, {how, how}, at);
+  }
+  return total;
+}
+
+double GraphTables::own_bytes(int n, const NodeChoice& chosen, Moment at, int how) {
+  const IntraOpNode& node = this->node(n);
+  double total = resident_bytes(n, chosen);
+  for (const InnerValue& inner : nodes_[static_cast<std::size_t>(n)].values) {
+    total += inner_bytes(n, inner, chosen, at, how);
+  }
+  for (std::size_t m = 0; m < node.members.size(); ++m) {
+    const bool again = recompute_ && at == timeline_.again(node.members[m], how);
+    if (at == Timeline::run(node.members[m]) || again) {
+      total += workspace(node, chosen, m);
+    }
+  }
+  return total;
+}
+
+/// Over the node's choice and, where its block may be recomputed, the block's variable.
+CostTable GraphTables::node_bytes(int n, Moment at) {
+  const NodeFacts& facts = nodes_[static_cast<std::size_t>(n)];
+  std::string key = "o" + facts.key;
+  add_relations(key, facts.moments, at);
+  const auto [known, fresh] = known_.emplace(key, nullptr);
+  if (fresh) {
+    std::vector<double> table;
+    const int hows = block_variable(n) >= 0 ? static_cast<int>(kHows) : 1;
+    for (const NodeChoice& c : choices(n)) {
+      for (int how = 0; how < hows; ++how) {
+        table.push_back(own_bytes(n, c, at, how));
+      }
+    }
+    const bool any = std::any_of(table.begin(), table.end(), [](double b) { return b != 0; });
+    known->second = any ? std::make_shared<const std::vector<double>>(std::move(table)) : nullptr;
+  }
+  return known->second;
+}
+
+void GraphTables::add_row(StrategyGraph& graph, Moment at) {
+  if (nodes_.empty()) {
+    for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
+      nodes_.push_back(node_facts(static_cast<int>(n)));
+    }
+  }
   solvers::ConstrainedProblem::Row row;
-  const int at = point.op.value;
   row.unary.resize(graph.problem.objective.unary.size());
   for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
     CostTable bytes = node_bytes(static_cast<int>(n), at);
@@ -302,8 +323,8 @@ void GraphTables::add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoi
       row.unary[n] = std::move(bytes);
     }
   }
-  for (const IntraOpEdge& edge : problem_.edges_) {
-    row.factors.push_back(edge_bytes(edge, facts(edge), at));
+  for (std::size_t e = 0; e < edges_.size(); ++e) {
+    row.factors.push_back(edge_bytes(e, at));
   }
   for (const ir::Value& value : step_.values()) {
     if (value.kind == ValueKind::kBuffer || value.kind == ValueKind::kConstant) {
@@ -311,8 +332,8 @@ void GraphTables::add_row(StrategyGraph& graph, const IntraOpProblem::ProgramPoi
     }
   }
   row.limit = std::numeric_limits<double>::infinity();
-  const ir::Op& op = step_.op(point.op);
-  graph.rows.push_back(op.layer + " " + op.name + "." + std::to_string(at));
+  const ir::Op& op = step_.op(Timeline::op_at(at));
+  graph.rows.push_back(fmt::format("{} {}.{}", op.layer, op.name, Timeline::op_at(at).value));
   graph.problem.rows.push_back(std::move(row));
 }
 

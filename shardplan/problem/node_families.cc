@@ -124,7 +124,7 @@ std::string NodeFamilies::signature(const IntraOpNode& node) const {
 
 /// Ops that are not worth cutting run whole on every device.
 bool NodeFamilies::fixed(const IntraOpNode& node) const {
-  if (node.kind == IntraOpNode::Kind::kParameter) {
+  if (node.kind != IntraOpNode::Kind::kOp) {
     return false;
   }
   const ir::Op& op = step_.op(node.members.front());

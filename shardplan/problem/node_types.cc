@@ -41,8 +41,8 @@ std::shared_ptr<const NodeType> NodeTypes::make(const IntraOpNode& node,
                                                 const NodeFamily& family,
                                                 const ChoiceFilter& filter) const {
   auto made = std::make_shared<NodeType>();
-  made->choices = node.kind == IntraOpNode::Kind::kParameter ? parameter_choices(node, family)
-                                                             : op_choices(node, family);
+  made->choices = node.kind != IntraOpNode::Kind::kOp ? parameter_choices(node, family)
+                                                      : op_choices(node, family);
   if (filter.allow) {
     std::vector<NodeChoice> allowed;
     std::copy_if(made->choices.begin(),

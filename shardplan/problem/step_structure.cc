@@ -24,7 +24,6 @@ class StepBuilder {
     add_parameters();
     add_ops();
     add_ports();
-    find_reruns();
     NodeFamilies families(step_);
     for (const IntraOpNode& node : out_.nodes_) {
       out_.family_.push_back(families.assign(node));
@@ -40,16 +39,34 @@ class StepBuilder {
     node(node_index).members.push_back(op);
   }
 
+  /// By value: whether more than one reader (lower::reader_of) reads it.
+  [[nodiscard]] std::vector<bool> shared_values() const {
+    constexpr int kNobody = -1;
+    std::vector<bool> shared(step_.values().size(), false);
+    std::vector<int> first(step_.values().size(), kNobody);
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const int reader = lower::reader_of(step_, OpId(i));
+      for (const ValueId input : step_.ops()[i].inputs) {
+        int& known = first[input.index()];
+        shared[input.index()] = shared[input.index()] || (known != kNobody && known != reader);
+        known = reader;
+      }
+    }
+    return shared;
+  }
+
   /// One node a parameter: sums and accumulations of its gradient, and the update ops that read its
   /// tensors and nothing of another parameter.
   void add_parameters() {
     std::unordered_map<std::int32_t, int> owner;  // by value
+    const std::vector<bool> shared = shared_values();
     for (std::size_t v = 0; v < step_.values().size(); ++v) {
-      if (step_.values()[v].kind == ValueKind::kParameter) {
+      const bool input = step_.values()[v].kind == ValueKind::kInput && shared[v];
+      if (input || step_.values()[v].kind == ValueKind::kParameter) {
         owner[static_cast<std::int32_t>(v)] = static_cast<int>(out_.nodes_.size());
         node_of_parameter_[static_cast<std::int32_t>(v)] = static_cast<int>(out_.nodes_.size());
         IntraOpNode added;
-        added.kind = IntraOpNode::Kind::kParameter;
+        added.kind = input ? IntraOpNode::Kind::kInput : IntraOpNode::Kind::kParameter;
         added.parameter = ValueId(v);
         out_.nodes_.push_back(std::move(added));
       }
@@ -145,8 +162,9 @@ class StepBuilder {
     const Port port{value, v.producer, v.result_index};
     if (v.kind == ValueKind::kOpResult) {
       from = node_of_op_[v.producer.index()];
-    } else if (v.kind == ValueKind::kParameter) {
-      from = node_of_parameter_.at(value.value);
+    } else if (const auto owner = node_of_parameter_.find(value.value);
+               owner != node_of_parameter_.end()) {
+      from = owner->second;
     } else {
       return {-1, -1};
     }
@@ -188,44 +206,6 @@ class StepBuilder {
     out_.edges_[it->second].reads.push_back(static_cast<int>(node(to).reads.size()) - 1);
   }
 
-  /// Forward ops that run again when their block is recomputed: those that make, directly or
-  /// through other such ops, a value that the backward pass reads and that is not kept (see
-  /// lower()).
-  void find_reruns() {
-    std::vector<bool> kept(step_.values().size(), false);
-    std::vector<bool> needed(step_.values().size(), false);
-    for (const ir::Op& op : step_.ops()) {
-      for (const ValueId input : op.inputs) {
-        const OpId producer = step_.value(input).producer;
-        if (op.phase == Phase::kBackward) {
-          needed[input.index()] = true;
-        } else if (op.phase == Phase::kForward && producer.valid() &&
-                   plan::block_of(step_.op(producer).layer) != plan::block_of(op.layer)) {
-          kept[input.index()] = true;
-        }
-      }
-    }
-    for (const ValueId output : step_.outputs) {
-      kept[output.index()] = true;
-    }
-    for (std::size_t i = step_.ops().size(); i-- > 0;) {
-      const ir::Op& op = step_.ops()[i];
-      IntraOpNode& own = node(node_of_op_[i]);
-      if (op.phase != Phase::kForward || own.block.empty()) {
-        continue;
-      }
-      own.rerun = std::any_of(op.outputs.begin(), op.outputs.end(), [&](ValueId output) {
-        return needed[output.index()] && !kept[output.index()];
-      });
-      if (own.rerun) {
-        for (const ValueId input : op.inputs) {
-          needed[input.index()] = true;
-        }
-      }
-    }
-    out_.kept_ = std::move(kept);
-  }
-
   const ir::Graph& step_;
   StepStructure& out_;
   std::vector<int> node_of_op_;
@@ -234,7 +214,10 @@ class StepBuilder {
 };
 
 StepStructure::StepStructure(const ir::Graph& step)
-    : step_(step), meanings_(axis_meanings(step)), graph_hash_(ir::structural_hash(step)) {
+    : step_(step),
+      timeline_(step),
+      meanings_(axis_meanings(step)),
+      graph_hash_(ir::structural_hash(step)) {
   StepBuilder(*this).run();
 }
 

@@ -7,6 +7,7 @@
 #include "shardplan/ir/graph.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/problem/node_families.h"
+#include "shardplan/problem/timeline.h"
 
 namespace shardplan::problem {
 
@@ -22,8 +23,7 @@ class StepStructure {
   [[nodiscard]] const std::vector<IntraOpNode>& nodes() const { return nodes_; }  ///< without types
   [[nodiscard]] const std::vector<IntraOpEdge>& edges() const { return edges_; }
   [[nodiscard]] const std::vector<std::string>& blocks() const { return blocks_; }
-  /// By value: read outside its block, hence never recomputed.
-  [[nodiscard]] const std::vector<bool>& kept() const { return kept_; }
+  [[nodiscard]] const Timeline& timeline() const { return timeline_; }
   [[nodiscard]] const std::vector<NodeFamily>& families() const { return families_; }
   /// Index into families().
   [[nodiscard]] int family(std::size_t node) const { return family_[node]; }
@@ -35,10 +35,10 @@ class StepStructure {
  private:
   friend class StepBuilder;
   const ir::Graph& step_;
+  Timeline timeline_;
   std::vector<IntraOpNode> nodes_;
   std::vector<IntraOpEdge> edges_;
   std::vector<std::string> blocks_;
-  std::vector<bool> kept_;
   std::vector<NodeFamily> families_;
   std::vector<int> family_;
   std::vector<std::vector<AxisMeaning>> meanings_;

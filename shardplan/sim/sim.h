@@ -39,9 +39,8 @@ struct Simulation {
   Seconds exposed_communication_seconds = 0;  ///< compute stream idle, waiting
   Bytes peak_bytes = 0;                       ///< of a device; all devices are equal under SPMD
   MemoryBreakdown at_peak{};
-  ir::OpId peak_op{};           ///< that runs at the peak, or that a collective at the peak serves
-  bool peak_recompute = false;  ///< it is its second run
-  Flops flops = 0;              ///< of one device in one step
+  lower::ProgramPoint peak{};     ///< the moment of the peak
+  Flops flops = 0;                ///< of one device in one step
   std::vector<Event> timeline{};  ///< empty unless asked for
 };
 

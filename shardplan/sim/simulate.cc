@@ -53,6 +53,7 @@ class Simulator {
   void memory();
   void memory_section(const std::vector<Step>& steps);
   void memory_step(const Step& step);
+  [[nodiscard]] lower::ProgramPoint point(const Step& step) const;
   void allocate(LocalId id, const Step& step);
   void drop(LocalId root);
   void write(LocalId target, LocalId value);
@@ -218,13 +219,27 @@ void Simulator::memory() {
   result_.at_peak = meter_.at_peak();
 }
 
+lower::ProgramPoint Simulator::point(const Step& step) const {
+  using What = lower::ProgramPoint::What;
+  if (step.kind != StepKind::kCollective) {
+    return {step.op, step.recompute, What::kRun, 0};
+  }
+  if (step.operand >= 0) {
+    return {step.op, step.recompute, What::kOperand, step.operand};
+  }
+  if (step.operand == Step::kOfWrite) {
+    return {step.op, false, What::kWrite, 0};
+  }
+  const ir::ValueId value = program_.value(step.inputs[0]).global;
+  return {step.op, step.recompute, What::kResult, graph_.value(value).result_index};
+}
+
 void Simulator::memory_section(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     const Bytes before = meter_.peak();
     memory_step(step);
     if (meter_.peak() > before) {
-      result_.peak_op = step.op;
-      result_.peak_recompute = step.recompute;
+      result_.peak = point(step);
     }
   }
 }

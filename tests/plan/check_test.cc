@@ -147,9 +147,9 @@ TEST_F(Check, FindsWrongLayouts) {
 }
 
 TEST_F(Check, FindsWrongBlocks) {
-  plan_.recompute = {"net.11"};
+  plan_.recompute = {{"net.11"}};
   EXPECT_EQ(error(), "recompute: no block is named \"net.11\"; did you mean \"net.1\"?");
-  plan_.recompute = {"net.1", "net.1"};
+  plan_.recompute = {{"net.1"}, {"net.1"}};
   EXPECT_EQ(error(), "recompute: block \"net.1\" is listed twice");
 }
 

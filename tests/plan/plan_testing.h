@@ -72,7 +72,7 @@ inline Plan example_plan(const ir::Graph& step) {
     SHARDPLAN_CHECK(strategy.has_value()) << strategy.error().text();
     plan.strategies.push_back(*strategy);
   }
-  plan.recompute = {"net.1"};
+  plan.recompute = {{"net.1", plan::Recompute::kSelective}};
   plan.prediction = {0.125, 0.25, 0.2, 0.25, 3328, 0, 1.0 / 3};
   return plan;
 }

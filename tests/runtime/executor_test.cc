@@ -215,12 +215,15 @@ TEST(Executor, RecomputationAndMicrobatchesChangeNothing) {
   plan::Plan plan = one_device_plan(step, {});
   std::vector<double> losses;
   Bytes kept = 0;
-  for (const bool recompute : {false, true}) {
+  for (const plan::Recompute how :
+       {plan::Recompute::kNone, plan::Recompute::kSelective, plan::Recompute::kWhole}) {
+    const bool recompute = how != plan::Recompute::kNone;
+    plan.recompute.clear();
     if (recompute) {
       for (const ir::Op& op : step.ops()) {
         const std::string block(plan::block_of(op.layer));
-        if (!block.empty() && (plan.recompute.empty() || plan.recompute.back() != block)) {
-          plan.recompute.push_back(block);
+        if (!block.empty() && (plan.recompute.empty() || plan.recompute.back().block != block)) {
+          plan.recompute.push_back({std::string(block), how});
         }
       }
       ASSERT_FALSE(plan.recompute.empty());

@@ -239,8 +239,8 @@ TEST(SimulateMemory, PeakByHand) {
   EXPECT_EQ(s.at_peak.activations, 600);
   EXPECT_EQ(s.at_peak.temporary, 2200);
   EXPECT_EQ(s.at_peak.gradients, 0);
-  EXPECT_EQ(s.peak_op, w.graph.value(w.program.value(loss).global).producer);
-  EXPECT_FALSE(s.peak_recompute);
+  EXPECT_EQ(s.peak.op, w.graph.value(w.program.value(loss).global).producer);
+  EXPECT_FALSE(s.peak.again);
 
   w.program.microbatch[3].workspace = 0;
   w.program.values[whole.index()].type.shape = {1};

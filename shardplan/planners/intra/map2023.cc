@@ -53,7 +53,7 @@ class MeshSearch {
         Candidate candidate,
         evaluate(problem_.to_plan(outcome.solution.choice, false), request_.step));
     const bool fits = static_cast<double>(candidate.simulation.peak_bytes) <= limit_;
-    const ir::OpId peak = peak_point(candidate);
+    const problem::Moment peak = peak_point(candidate);
     const std::size_t before = candidates.size();
     candidates.push_back(std::move(candidate));
     if (!request_.cluster.local) {
@@ -71,20 +71,18 @@ class MeshSearch {
   }
 
  private:
-  [[nodiscard]] ir::OpId peak_point(const Candidate& candidate) const {
-    return problem_.point_of(candidate.simulation.peak_op, candidate.simulation.peak_recompute).op;
+  [[nodiscard]] problem::Moment peak_point(const Candidate& candidate) const {
+    return problem_.moment_of(candidate.simulation.peak, candidate.plan);
   }
 
-  void add_point(ir::OpId op) {
-    const bool known = std::any_of(
-        points_.begin(), points_.end(), [&](const auto& point) { return point.op == op; });
-    if (!known) {
-      points_.push_back({op});
+  void add_point(problem::Moment at) {
+    if (std::find(points_.begin(), points_.end(), at) == points_.end()) {
+      points_.push_back(at);
       slack_.push_back(0);
     }
   }
 
-  Status within_limit(ir::OpId peak, std::vector<Candidate>& candidates, double& bound) {
+  Status within_limit(problem::Moment peak, std::vector<Candidate>& candidates, double& bound) {
     constexpr int kRounds = 12;
     add_point(peak);
     for (int round = 0; round < kRounds && !budget_.exhausted(); ++round) {
@@ -122,13 +120,12 @@ class MeshSearch {
 
   /// The rows are sums that differ a little from what the lowered program needs: moves their limits
   /// by what was seen, and adds the point of a peak elsewhere.
-  void adjust(ir::OpId peak,
+  void adjust(problem::Moment peak,
               double peak_bytes,
               double tightest,
               const solvers::Solution& solution,
               bool fits) {
-    const bool known = std::any_of(
-        points_.begin(), points_.end(), [&](const auto& point) { return point.op == peak; });
+    const bool known = std::find(points_.begin(), points_.end(), peak) != points_.end();
     if (!fits && !known) {
       add_point(peak);
       return;
@@ -137,7 +134,7 @@ class MeshSearch {
     for (std::size_t r = 0; r < slack_.size(); ++r) {
       if (fits) {
         slack_[r] = std::max(slack_[r], seen);
-      } else if (points_[r].op == peak) {
+      } else if (points_[r] == peak) {
         slack_[r] = std::min(slack_[r] - 0.002 * limit_, solution.usage[r] - peak_bytes);
       }
     }
@@ -189,12 +186,12 @@ class MeshSearch {
       SHARDPLAN_ASSIGN_OR_RETURN(
           Candidate candidate,
           evaluate(problem_.to_plan(outcome.solution.choice, true), request_.step));
-      const ir::OpId peak = peak_point(candidate);
+      const problem::Moment peak = peak_point(candidate);
       candidates.push_back(std::move(candidate));
       add_point(peak);
       weight.resize(points_.size(), 0);
       for (std::size_t r = 0; r < points_.size(); ++r) {
-        weight[r] += points_[r].op == peak ? 1 : 0;
+        weight[r] += points_[r] == peak ? 1 : 0;
       }
     }
     return {};
@@ -230,7 +227,7 @@ class MeshSearch {
   const IntraOpProblem& problem_;
   const Budget& budget_;
   double limit_;
-  std::vector<IntraOpProblem::ProgramPoint> points_;
+  std::vector<problem::Moment> points_;
   std::vector<double> slack_;  ///< by point
   std::vector<double> hint_;   ///< multipliers of the last round, by point
   solvers::Elimination elimination_;
