@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <map>
 #include <queue>
@@ -22,6 +21,8 @@ namespace shardplan::problem {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Time of a sum within a matrix product over that of another.
+constexpr double kProductOfSum = 0.1;
 
 using Key = std::vector<std::uint64_t>;
 
@@ -127,29 +128,29 @@ class ClassEliminationRun {
 
   ClassSolution run() {
     ClassSolution solution;
-    using Entry = std::pair<double, int>;
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-    std::vector<double> current(factors_of_.size());
-    for (std::size_t v = 0; v < current.size(); ++v) {
-      current[v] = work(static_cast<int>(v));
-      queue.emplace(current[v], static_cast<int>(v));
+    const std::size_t n = factors_of_.size();
+    seen_.resize(n);
+    for (std::size_t v = 0; v < n; ++v) {
+      look_at(static_cast<int>(v));
     }
-    std::vector<bool> done(current.size(), false);
-    while (!queue.empty()) {
-      const auto [sums, v] = queue.top();
-      queue.pop();
-      const auto index = static_cast<std::size_t>(v);
-      if (done[index] || sums != current[index]) {
+    while (!queue_.empty()) {
+      const Entry entry = queue_.top();
+      queue_.pop();
+      const auto index = static_cast<std::size_t>(entry.variable);
+      if (seen_[index].done || entry.turn != seen_[index].turn) {
         continue;
       }
-      if (sums > max_work_) {
+      if (seen_[index].key->sums > max_work_) {
         return solution;
       }
-      done[index] = true;
-      for (const int other : eliminate(v)) {
-        const auto o = static_cast<std::size_t>(other);
-        current[o] = work(other);
-        queue.emplace(current[o], other);
+      seen_[index].done = true;
+      const bool first = !seen_[index].key->joined;
+      Situation& situation = *seen_[index].key;
+      for (const int other : eliminate(entry.variable, situation)) {
+        look_at(other);
+      }
+      for (std::size_t k = 0; first && k < situation.alike.size(); ++k) {
+        look_at(situation.alike[k]);
       }
     }
     solution.solved = true;
@@ -297,38 +298,97 @@ class ClassEliminationRun {
     return parts;
   }
 
+  /// What meets at a variable: equal for the variables of equal layers.
+  struct Situation {
+    double sums = -1;          ///< estimated for the join
+    JoinedRef joined{};        ///< once it is made
+    std::size_t count = 0;     ///< variables that are in it now
+    std::vector<int> alike{};  ///< variables that have been in it
+  };
+  struct Seen {
+    Situation* key = nullptr;
+    std::uint64_t turn = 0;  ///< of its valid entry in the queue
+    bool done = false;
+  };
+  /// Least sums first, those of a join shared among the variables that it will serve.
+  struct Entry {
+    double sums = 0;
+    int variable = 0;
+    std::uint64_t turn = 0;
+    bool operator<(const Entry& other) const {
+      return sums != other.sums ? sums > other.sums : variable > other.variable;
+    }
+  };
+
+  /// Puts a variable into the queue anew.
+  void look_at(int v) {
+    Seen& seen = seen_[static_cast<std::size_t>(v)];
+    if (seen.done) {
+      return;
+    }
+    if (seen.key != nullptr) {
+      --seen.key->count;
+    }
+    const std::vector<std::size_t>& ids = factors_of_[static_cast<std::size_t>(v)];
+    Situation& situation = situations_[key_of(v, ids, neighbours_of(v))];
+    if (situation.sums < 0) {
+      situation.sums = estimate(v);
+    }
+    if (seen.key != &situation) {
+      seen.key = &situation;
+      situation.alike.push_back(v);
+    }
+    ++situation.count;
+    seen.turn = ++turn_;
+    const double sums =
+        situation.joined ? 0 : situation.sums / static_cast<double>(situation.count);
+    queue_.push({sums, v, seen.turn});
+  }
+
   /// About how many sums joining `v` takes.
-  [[nodiscard]] double work(int v) const {
+  [[nodiscard]] double estimate(int v) const {
     const std::vector<Part> parts = parts_of(v);
     const auto choices = static_cast<double>(size(v));
     if (parts.size() < 2) {
       return parts.empty() ? choices : parts.front().cells * parts.front().own;
     }
-    double best = 0;
-    int last = -1;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (separate(parts, i) && parts[i].cells > best) {
-        best = parts[i].cells;
-        last = static_cast<int>(i);
-      }
-    }
+    const int last = widest(parts);
     std::set<int> met;
     double rows = 1;
     for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (static_cast<int>(i) == last) {
+        continue;
+      }
       const bool fresh = std::none_of(
           parts[i].scope.begin(), parts[i].scope.end(), [&](int w) { return met.contains(w); });
-      if (static_cast<int>(i) != last) {
-        rows *= fresh ? parts[i].cells : 1;
-        for (const int w : parts[i].scope) {
-          rows *= fresh || met.contains(w) ? 1 : static_cast<double>(size(w));
-        }
-        met.insert(parts[i].scope.begin(), parts[i].scope.end());
+      rows *= fresh ? parts[i].cells : 1;
+      for (const int w : parts[i].scope) {
+        rows *= fresh || met.contains(w) ? 1 : static_cast<double>(size(w));
+      }
+      met.insert(parts[i].scope.begin(), parts[i].scope.end());
+    }
+    const double sums = rows * choices * static_cast<double>(parts.size());
+    if (last < 0) {
+      return sums;
+    }
+    const Part& right = parts[static_cast<std::size_t>(last)];
+    return sums + rows * right.own * right.cells * kProductOfSum;
+  }
+
+  /// The part with most cells among those that share no neighbour with another; -1 = none.
+  template <class Parts>
+  [[nodiscard]] static int widest(const Parts& parts) {
+    int last = -1;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (separate(parts, i) &&
+          (last < 0 || cells_of(parts[i]) > cells_of(parts[static_cast<std::size_t>(last)]))) {
+        last = static_cast<int>(i);
       }
     }
-    const double product =
-        last < 0 ? 0 : rows * parts[static_cast<std::size_t>(last)].own * best * 0.2;
-    return rows * choices * static_cast<double>(parts.size()) + product;
+    return last;
   }
+  static double cells_of(const Part& part) { return part.cells; }
+  static double cells_of(const Group& group) { return static_cast<double>(group.cells()); }
 
   template <class Parts>
   [[nodiscard]] static bool separate(const Parts& parts, std::size_t i) {
@@ -347,19 +407,24 @@ class ClassEliminationRun {
     std::vector<std::size_t> factors;
   };
 
-  /// Joins all factors of `v`; returns its neighbours.
-  std::vector<int> eliminate(int v) {
-    const auto index = static_cast<std::size_t>(v);
-    const std::vector<std::size_t> ids = factors_of_[index];
+  /// Neighbours in the order of a variable's factors.
+  [[nodiscard]] std::vector<int> neighbours_of(int v) const {
     std::vector<int> neighbours;
-    for (const std::size_t f : ids) {
+    for (const std::size_t f : factors_of_[static_cast<std::size_t>(v)]) {
       for (const int w : factors_[f].scope) {
         if (w != v && std::find(neighbours.begin(), neighbours.end(), w) == neighbours.end()) {
           neighbours.push_back(w);
         }
       }
     }
-    JoinedRef& joined = joins_[key_of(v, ids, neighbours, true)];
+    return neighbours;
+  }
+
+  /// Joins all factors of `v`; returns its neighbours.
+  std::vector<int> eliminate(int v, Situation& situation) {
+    const std::vector<std::size_t> ids = factors_of_[static_cast<std::size_t>(v)];
+    const std::vector<int> neighbours = neighbours_of(v);
+    JoinedRef& joined = situation.joined;
     if (!joined) {
       joined = join(v, ids, neighbours);
     }
@@ -392,9 +457,8 @@ class ClassEliminationRun {
 
   [[nodiscard]] Key key_of(int v,
                            const std::vector<std::size_t>& ids,
-                           const std::vector<int>& neighbours,
-                           bool with_unary) {
-    Key key{with_unary ? table_of(network_.unary[static_cast<std::size_t>(v)])->id : 0};
+                           const std::vector<int>& neighbours) {
+    Key key{table_of(network_.unary[static_cast<std::size_t>(v)])->id};
     for (const std::size_t f : ids) {
       const Factor& factor = factors_[f];
       key.push_back(factor.table->id);
@@ -561,14 +625,7 @@ class ClassEliminationRun {
       joined->table = number({*std::min_element(own.begin(), own.end())});
       return joined;
     }
-    int last = -1;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (separate(groups, i) &&
-          (last < 0 || groups[i].cells() > groups[static_cast<std::size_t>(last)].cells())) {
-        last = static_cast<int>(i);
-      }
-    }
-    multiply(groups, last, own, *joined);
+    multiply(groups, widest(groups), own, *joined);
     return joined;
   }
 
@@ -785,7 +842,10 @@ class ClassEliminationRun {
   Memo<RefinementRef> refinements_;
   Memo<TableRef> laid_out_;
   Memo<TableRef> merged_;
-  Memo<JoinedRef> joins_;
+  Memo<Situation> situations_;
+  std::vector<Seen> seen_;
+  std::priority_queue<Entry> queue_;
+  std::uint64_t turn_ = 0;
 };
 
 }  // namespace
