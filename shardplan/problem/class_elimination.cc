@@ -690,7 +690,6 @@ class ClassEliminationRun {
       entry = std::min(entry, own[c]);
     }
     const std::size_t depth = right == nullptr ? 1 : right->own->count;
-    const std::size_t columns = right == nullptr ? 1 : right->cells();
     const std::uint16_t* to = right == nullptr ? nullptr : choices->part.back().data();
     if (right != nullptr && rows.groups.empty()) {
       joined.scope = right->scope;
@@ -698,42 +697,22 @@ class ClassEliminationRun {
       joined.table = number(least_of_rows(*right, *choices, least));
       return;
     }
-    TableRef factor;
-    if (right != nullptr) {
-      factor = lay_out(right->table, {columns, depth}, {1, 0});
-    }
-    std::vector<double> out(rows.count * columns);
-    constexpr std::size_t kBlock = 64;
-    std::vector<double> left(std::min(kBlock, rows.count) * depth);
+    std::vector<double> left(rows.count * depth, kInfinity);
     std::vector<std::size_t> sizes;
     for (const RefinementRef& refined : rows.refined) {
       sizes.push_back(refined->joint->count);
     }
     Odometer odometer(sizes);
     std::vector<double> sum(least.size());
-    for (std::size_t first = 0; first < rows.count; first += kBlock) {
-      const std::size_t height = std::min(kBlock, rows.count - first);
-      std::fill_n(left.begin(), static_cast<std::ptrdiff_t>(height * depth), kInfinity);
-      for (std::size_t row = 0; row < height; ++row) {
-        sum = least;
-        add_row(rows, *choices, odometer, sum);
-        double* entry = left.data() + row * depth;
-        for (std::size_t c = 0; c < sum.size(); ++c) {
-          double& lowest = entry[to == nullptr ? 0 : to[c]];
-          lowest = sum[c] < lowest ? sum[c] : lowest;
-        }
-        odometer.step();
+    for (std::size_t row = 0; row < rows.count; ++row) {
+      sum = least;
+      add_row(rows, *choices, odometer, sum);
+      double* entry = left.data() + row * depth;
+      for (std::size_t c = 0; c < sum.size(); ++c) {
+        double& lowest = entry[to == nullptr ? 0 : to[c]];
+        lowest = sum[c] < lowest ? sum[c] : lowest;
       }
-      if (right == nullptr) {
-        std::copy_n(left.data(), height, out.data() + first);
-      } else {
-        min_plus(left.data(),
-                 height,
-                 depth,
-                 factor->values.data(),
-                 columns,
-                 out.data() + first * columns);
-      }
+      odometer.step();
     }
     joined.scope = rows.scope;
     for (const RefinementRef& refined : rows.refined) {
@@ -743,7 +722,8 @@ class ClassEliminationRun {
       joined.scope.insert(joined.scope.end(), right->scope.begin(), right->scope.end());
       joined.classes.insert(joined.classes.end(), right->classes.begin(), right->classes.end());
     }
-    joined.table = number(std::move(out));
+    joined.table =
+        number(right == nullptr ? std::move(left) : min_plus(left, right->table->values, depth));
   }
 
   /// The product of one group and a vector.

@@ -1,17 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace shardplan::problem {
 
-/// out[r][c] = min over z of left[r][z] + right[z][c], all row-major and dense; `out` is
-/// overwritten. No entry is NaN or -infinity. Each result is one of the sums, so the order of the
-/// work does not change it. About 14 G sums a second on one AVX-512 core.
-void min_plus(const double* left,
-              std::size_t rows,
-              std::size_t depth,
-              const double* right,
-              std::size_t columns,
-              double* out);
+/// out[r · columns + c] = min over z of left[r · depth + z] + right[c · depth + z]: the product of a
+/// matrix and a transposed one over (min, +). No entry is NaN or -infinity; infinite ones cost
+/// (nearly) nothing, if rows that have them in the same places are many. Each result is one of the
+/// sums, so the order of the work does not change it. About 10 G sums of finite entries a second on
+/// one AVX-512 core.
+[[nodiscard]] std::vector<double> min_plus(const std::vector<double>& left,
+                                           const std::vector<double>& right,
+                                           std::size_t depth);
 
 }  // namespace shardplan::problem

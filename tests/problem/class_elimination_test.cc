@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -157,24 +158,29 @@ TEST(ClassElimination, RefusesWhatWouldTakeTooLong) {
 
 TEST(MinPlus, IsTheProductOfItsDefinition) {
   Rng rng(11);
-  for (const auto& [rows, depth, columns] : {std::array<std::size_t, 3>{1, 1, 1},
-                                             {4, 128, 16},
-                                             {5, 129, 17},
-                                             {3, 300, 33},
-                                             {70, 7, 2}}) {
-    std::vector<double> left(rows * depth);
-    std::vector<double> right(depth * columns);
-    std::generate(left.begin(), left.end(), [&] { return quarter(rng, true); });
-    std::generate(right.begin(), right.end(), [&] { return quarter(rng, true); });
-    std::vector<double> out(rows * columns, -1);
-    min_plus(left.data(), rows, depth, right.data(), columns, out.data());
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t c = 0; c < columns; ++c) {
-        double least = kInfinity;
-        for (std::size_t z = 0; z < depth; ++z) {
-          least = std::min(least, left[r * depth + z] + right[z * columns + c]);
+  using Sizes = std::array<std::size_t, 3>;  // rows, depth, columns
+  for (const auto& [rows, depth, columns] :
+       {Sizes{1, 1, 1}, Sizes{4, 128, 16}, Sizes{5, 129, 17}, Sizes{3, 300, 33}, Sizes{70, 7, 2}}) {
+    for (const unsigned forbidden : {0U, 3U, 9U, 10U}) {  // of ten
+      const auto make = [&](std::size_t entries) {
+        std::vector<double> out(entries);
+        std::generate(out.begin(), out.end(), [&] {
+          return rng() % 10 < forbidden ? kInfinity : quarter(rng, false);
+        });
+        return out;
+      };
+      const std::vector<double> left = make(rows * depth);
+      const std::vector<double> right = make(columns * depth);
+      const std::vector<double> out = min_plus(left, right, depth);
+      ASSERT_EQ(out.size(), rows * columns);
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t c = 0; c < columns; ++c) {
+          double least = kInfinity;
+          for (std::size_t z = 0; z < depth; ++z) {
+            least = std::min(least, left[r * depth + z] + right[c * depth + z]);
+          }
+          ASSERT_EQ(out[r * columns + c], least);
         }
-        ASSERT_EQ(out[r * columns + c], least);
       }
     }
   }
