@@ -7,7 +7,7 @@ CMAKE_FLAGS ?=
 export CCACHE_NOHASHDIR = 1
 
 .PHONY: help setup setup-core configure configure-core program build core demo check check-core check-torch style \
-        bench fuzz format tidy clean
+        bench fuzz oracle format tidy clean
 .DEFAULT_GOAL := help
 
 help:
@@ -76,6 +76,11 @@ bench: build
 fuzz: core
 	@SHARDPLAN_FUZZ_RUNS=$${SHARDPLAN_FUZZ_RUNS:-2000} \
 	  ctest --test-dir build-core -L fuzz --output-on-failure --timeout 100000
+
+## make oracle      thousands of random problems against HiGHS (SHARDPLAN_ORACLE_CASES=3000, _SEED=0, _SOLVERS)
+oracle: program
+	@SHARDPLAN=build/shardplan SHARDPLAN_ORACLE_CASES=$${SHARDPLAN_ORACLE_CASES:-3000} \
+	  .venv/bin/python tests/solvers/oracle_test.py
 
 ## make format      clang-format all C++ sources
 format: setup-core

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "shardplan/cli/command.h"
-#include "shardplan/cli/planning.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/problem/strategy_graph_json.h"
 #include "shardplan/solvers/registry.h"
@@ -89,13 +88,16 @@ Status set_limits(const Options& options, StrategyGraphFile& file) {
     }
   }
   if (!options.memory_limit.empty()) {
-    SHARDPLAN_ASSIGN_OR_RETURN(const Bytes limit, read_memory(options.memory_limit));
+    Result<Bytes> limit = parse_bytes(options.memory_limit);
+    if (!limit) {
+      return invalid_input(limit.error().message, "--memory-limit");
+    }
     if (rows.empty()) {
       return invalid_input(fmt::format("{} has no memory rows to limit", options.file),
                            "--memory-limit");
     }
     for (solvers::ConstrainedProblem::Row& row : rows) {
-      row.limit = static_cast<double>(limit);
+      row.limit = static_cast<double>(*limit);
     }
   }
   return {};
@@ -212,13 +214,15 @@ void print_summary(const Solved& solved, const StrategyGraphFile& file, const Op
   if (file.graph.rows.empty()) {
     return;
   }
-  TextTable table({"row", "memory", "limit", "binds"});
+  TextTable table({"row", "memory", "limit", "price"});
   for (std::size_t r = 0; r < file.graph.rows.size(); ++r) {
     const double limit = file.graph.problem.rows[r].limit;
     table.add({file.graph.rows[r],
                memory_in_unit(solved.usage[r], file.memory_unit),
                std::isfinite(limit) ? memory_in_unit(limit, file.memory_unit) : "none",
-               solved.multiplier[r] > 0 ? "yes" : "no"});
+               solved.multiplier[r] > 0
+                   ? fmt::format("{:.3g} {}/{}", solved.multiplier[r], file.unit, file.memory_unit)
+                   : "-"});
   }
   fmt::print("{}", table.text());
 }

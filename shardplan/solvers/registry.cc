@@ -1,14 +1,16 @@
 #include "shardplan/solvers/registry.h"
 
-#include "shardplan/solvers/constrained.h"
+#include "shardplan/solvers/beam.h"
+#include "shardplan/solvers/exact.h"
+#include "shardplan/solvers/local_search.h"
+#include "shardplan/solvers/milp.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::solvers {
 namespace {
 
 Solution solve_exactly(const ConstrainedProblem& problem, const SolveOptions& options) {
-  Elimination elimination;
-  return solve_constrained(problem, elimination, options);
+  return ExactSolver().solve(problem, options);
 }
 
 }  // namespace
@@ -17,8 +19,11 @@ const std::vector<SolverInfo>& registry() {
   static const std::vector<SolverInfo> solvers{
       {"exact",
        "Bertelè, Brioschi 1972; Geoffrion 1974",
-       "variable elimination, rows relaxed by multipliers",
+       "elimination under multipliers, then over Pareto points within the bound",
        solve_exactly},
+      milp_solver(),
+      beam_solver(),
+      local_search_solver(),
   };
   return solvers;
 }
