@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
 #include <queue>
 #include <set>
 #include <unordered_map>
@@ -23,6 +25,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Time of a sum within a matrix product over that of another.
 constexpr double kProductOfSum = 0.1;
+/// Entries of the tables that are kept though they can be made again.
+constexpr std::size_t kMostRemembered = std::size_t{1} << 23U;
 
 using Key = std::vector<std::uint64_t>;
 
@@ -41,7 +45,7 @@ using Memo = std::unordered_map<Key, Value, KeyHash>;
 
 struct Table {
   std::uint64_t id = 0;
-  std::vector<double> values;
+  solvers::CostTable values;
 };
 using TableRef = std::shared_ptr<const Table>;
 
@@ -56,6 +60,7 @@ using ClassesRef = std::shared_ptr<const Classes>;
 struct Refinement {
   ClassesRef joint;
   std::vector<std::vector<std::uint16_t>> part;  ///< by input and joint class: the input's class
+  std::vector<char> same;                        ///< by input: whether these are the joint classes
 };
 using RefinementRef = std::shared_ptr<const Refinement>;
 
@@ -166,16 +171,16 @@ class ClassEliminationRun {
 
   // ---- Numbers of tables and classes ----
 
+  TableRef number(solvers::CostTable values) {
+    return std::make_shared<const Table>(Table{next_id_++, std::move(values)});
+  }
   TableRef number(std::vector<double> values) {
-    auto table = std::make_shared<Table>();
-    table->id = next_id_++;
-    table->values = std::move(values);
-    return table;
+    return number(std::make_shared<const std::vector<double>>(std::move(values)));
   }
   TableRef table_of(const solvers::CostTable& cost) {
     TableRef& known = table_by_pointer_[cost.get()];
     if (!known) {
-      known = number(*cost);
+      known = number(cost);
     }
     return known;
   }
@@ -217,12 +222,20 @@ class ClassEliminationRun {
     }
     RefinementRef& known = refinements_[key];
     if (!known) {
-      known = make_refinement(inputs);
+      const std::shared_ptr<Refinement> made = make_refinement(inputs);
+      for (const std::vector<std::uint16_t>& part : made->part) {
+        std::size_t c = 0;
+        while (c < part.size() && part[c] == c) {
+          ++c;
+        }
+        made->same.push_back(c == part.size() ? 1 : 0);
+      }
+      known = made;
     }
     return known;
   }
 
-  RefinementRef make_refinement(const std::vector<ClassesRef>& inputs) {
+  std::shared_ptr<Refinement> make_refinement(const std::vector<ClassesRef>& inputs) {
     auto made = std::make_shared<Refinement>();
     made->part.resize(inputs.size());
     const bool same = std::all_of(inputs.begin(), inputs.end(), [&](const ClassesRef& input) {
@@ -297,6 +310,11 @@ class ClassEliminationRun {
     }
     return parts;
   }
+
+  struct ScopeCells {
+    std::vector<int> scope;
+    double cells;
+  };
 
   /// What meets at a variable: equal for the variables of equal layers.
   struct Situation {
@@ -388,7 +406,7 @@ class ClassEliminationRun {
     return last;
   }
   static double cells_of(const Part& part) { return part.cells; }
-  static double cells_of(const Group& group) { return static_cast<double>(group.cells()); }
+  static double cells_of(const ScopeCells& scope) { return scope.cells; }
 
   template <class Parts>
   [[nodiscard]] static bool separate(const Parts& parts, std::size_t i) {
@@ -437,7 +455,7 @@ class ClassEliminationRun {
     }
     trail_.push_back({v, ids});
     if (joined->scope.empty()) {
-      total_ += joined->table->values.front();
+      total_ += joined->table->values->front();
     } else {
       Factor rest;
       for (const int k : joined->scope) {
@@ -481,32 +499,54 @@ class ClassEliminationRun {
     Key key{table->id};
     key.insert(key.end(), sizes.begin(), sizes.end());
     key.insert(key.end(), order.begin(), order.end());
-    TableRef& known = laid_out_[key];
-    if (known) {
-      return known;
+    TableRef& slot = laid_out_[key];
+    if (slot) {
+      return slot;
     }
+    const TableRef made = number(transposed(*table->values, sizes, order));
+    remember(slot, made);
+    return made;
+  }
+
+  static std::vector<double> transposed(const std::vector<double>& from,
+                                        const std::vector<std::size_t>& sizes,
+                                        const std::vector<std::size_t>& order) {
     std::vector<std::size_t> stride(order.size());
-    std::vector<std::size_t> target(order.size());
+    std::vector<std::size_t> outer;
     for (std::size_t d = 0; d < order.size(); ++d) {
-      target[d] = sizes[order[d]];
+      outer.push_back(sizes[order[d]]);
       stride[d] = 1;
       for (std::size_t s = order[d] + 1; s < sizes.size(); ++s) {
         stride[d] *= sizes[s];
       }
     }
+    const std::size_t inner = outer.back();
+    outer.pop_back();
     std::vector<double> values;
-    values.reserve(table->values.size());
-    Odometer odometer(target);
-    for (std::size_t entry = 0; entry < table->values.size(); ++entry) {
+    values.reserve(from.size());
+    Odometer odometer(outer);
+    for (std::size_t row = 0; row < from.size() / inner; ++row) {
       std::size_t source = 0;
-      for (std::size_t d = 0; d < order.size(); ++d) {
+      for (std::size_t d = 0; d < outer.size(); ++d) {
         source += odometer.at(d) * stride[d];
       }
-      values.push_back(table->values[source]);
+      for (std::size_t c = 0; c < inner; ++c) {
+        values.push_back(from[source + c * stride.back()]);
+      }
       odometer.step();
     }
-    known = number(std::move(values));
-    return known;
+    return values;
+  }
+
+  /// Keeps a table that can be made again, up to a limit for all of them.
+  void remember(TableRef& slot, const TableRef& table) {
+    slot = table;
+    remembered_ += table->values->size();
+    if (remembered_ > kMostRemembered) {
+      laid_out_.clear();
+      merged_.clear();
+      remembered_ = 0;
+    }
   }
 
   /// One factor as a group.
@@ -565,11 +605,12 @@ class ClassEliminationRun {
       merged.classes.push_back(refined[d]->joint);
     }
     merged.own = refined[arity]->joint;
-    TableRef& known = merged_[key];
-    if (!known) {
-      known = number(add_up(groups, refined));
+    TableRef& slot = merged_[key];
+    merged.table = slot;
+    if (!merged.table) {
+      merged.table = number(add_up(groups, refined));
+      remember(slot, merged.table);
     }
-    merged.table = known;
     return merged;
   }
 
@@ -592,7 +633,7 @@ class ClassEliminationRun {
         for (std::size_t d = 0; d < arity; ++d) {
           at = at * groups[g].classes[d]->count + refined[d]->part[g][odometer.at(d)];
         }
-        const double* from = groups[g].table->values.data() + at * groups[g].own->count;
+        const double* from = groups[g].table->values->data() + at * groups[g].own->count;
         const std::uint16_t* part = refined[arity]->part[g].data();
         for (std::size_t c = 0; c < own; ++c) {
           to[c] += from[part[c]];
@@ -610,22 +651,37 @@ class ClassEliminationRun {
       Group group = group_of(v, f, neighbours);
       if (group.scope.empty()) {
         for (std::size_t c = 0; c < own.size(); ++c) {
-          own[c] += group.table->values[group.own->of[c]];
+          own[c] += (*group.table->values)[group.own->of[c]];
         }
       } else {
         by_scope[group.scope].push_back(std::move(group));
       }
     }
-    std::vector<Group> groups;
-    for (const auto& [scope, alike] : by_scope) {
-      groups.push_back(merge(alike));
-    }
     auto joined = std::make_shared<Joined>();
-    if (groups.empty()) {
-      joined->table = number({*std::min_element(own.begin(), own.end())});
+    if (by_scope.empty()) {
+      joined->table = number(std::vector<double>{*std::min_element(own.begin(), own.end())});
       return joined;
     }
-    multiply(groups, widest(groups), own, *joined);
+    // The right side of the product is one table; the left side adds up its rows as it goes.
+    std::vector<ScopeCells> scopes;
+    for (const auto& [scope, alike] : by_scope) {
+      double cells = 1;
+      for (const Group& group : alike) {
+        cells = std::max(cells, static_cast<double>(group.cells()));
+      }
+      scopes.push_back({scope, cells});
+    }
+    const int last = widest(scopes);
+    std::optional<Group> right;
+    std::vector<Group> left;
+    for (auto& [scope, alike] : by_scope) {
+      if (last >= 0 && scope == scopes[static_cast<std::size_t>(last)].scope) {
+        right = merge(alike);
+      } else {
+        std::move(alike.begin(), alike.end(), std::back_inserter(left));
+      }
+    }
+    multiply(left, right ? &*right : nullptr, own, *joined);
     return joined;
   }
 
@@ -639,19 +695,16 @@ class ClassEliminationRun {
     std::size_t count = 1;
   };
 
-  Rows rows_of(const std::vector<Group>& groups, int last) {
+  Rows rows_of(const std::vector<Group>& groups) {
     Rows rows;
     std::map<int, std::vector<ClassesRef>> classes;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (static_cast<int>(i) == last) {
-        continue;
-      }
-      rows.groups.push_back(&groups[i]);
+    for (const Group& group : groups) {
+      rows.groups.push_back(&group);
       rows.input.emplace_back();
-      for (std::size_t d = 0; d < groups[i].scope.size(); ++d) {
-        std::vector<ClassesRef>& seen = classes[groups[i].scope[d]];
+      for (std::size_t d = 0; d < group.scope.size(); ++d) {
+        std::vector<ClassesRef>& seen = classes[group.scope[d]];
         rows.input.back().push_back(static_cast<int>(seen.size()));
-        seen.push_back(groups[i].classes[d]);
+        seen.push_back(group.classes[d]);
       }
     }
     for (const auto& [w, seen] : classes) {
@@ -669,13 +722,13 @@ class ClassEliminationRun {
     return rows;
   }
 
-  /// Minimises the sum of the groups and of `own` over the choices of the eliminated variable.
+  /// Minimises the sum of the groups, of `right` (none: null) and of `own` over the choices of the
+  /// eliminated variable.
   void multiply(const std::vector<Group>& groups,
-                int last,
+                const Group* right,
                 const std::vector<double>& own,
                 Joined& joined) {
-    const Rows rows = rows_of(groups, last);
-    const Group* right = last < 0 ? nullptr : &groups[static_cast<std::size_t>(last)];
+    const Rows rows = rows_of(groups);
     std::vector<ClassesRef> seen;
     for (const Group* group : rows.groups) {
       seen.push_back(group->own);
@@ -707,11 +760,7 @@ class ClassEliminationRun {
     for (std::size_t row = 0; row < rows.count; ++row) {
       sum = least;
       add_row(rows, *choices, odometer, sum);
-      double* entry = left.data() + row * depth;
-      for (std::size_t c = 0; c < sum.size(); ++c) {
-        double& lowest = entry[to == nullptr ? 0 : to[c]];
-        lowest = sum[c] < lowest ? sum[c] : lowest;
-      }
+      lower_classes(sum, to, left.data() + row * depth);
       odometer.step();
     }
     joined.scope = rows.scope;
@@ -723,7 +772,7 @@ class ClassEliminationRun {
       joined.classes.insert(joined.classes.end(), right->classes.begin(), right->classes.end());
     }
     joined.table =
-        number(right == nullptr ? std::move(left) : min_plus(left, right->table->values, depth));
+        number(right == nullptr ? std::move(left) : min_plus(left, *right->table->values, depth));
   }
 
   /// The product of one group and a vector.
@@ -738,7 +787,7 @@ class ClassEliminationRun {
     }
     std::vector<double> out;
     out.reserve(group.cells());
-    for (auto row = group.table->values.begin(); row != group.table->values.end();
+    for (auto row = group.table->values->begin(); row != group.table->values->end();
          row += static_cast<std::ptrdiff_t>(depth)) {
       double lowest = kInfinity;
       for (std::size_t z = 0; z < depth; ++z) {
@@ -748,6 +797,20 @@ class ClassEliminationRun {
       out.push_back(lowest);
     }
     return out;
+  }
+
+  /// Lowers the entry of each choice's class (`to` null: all are one class).
+  static void lower_classes(const std::vector<double>& sum,
+                            const std::uint16_t* to,
+                            double* entry) {
+    if (to == nullptr) {
+      *entry = *std::min_element(sum.begin(), sum.end());
+      return;
+    }
+    for (std::size_t c = 0; c < sum.size(); ++c) {
+      double& lowest = entry[to[c]];
+      lowest = sum[c] < lowest ? sum[c] : lowest;
+    }
   }
 
   static void add_row(const Rows& rows,
@@ -763,10 +826,16 @@ class ClassEliminationRun {
         at = at * group.classes[d]->count +
              rows.refined[variable]->part[input][odometer.at(variable)];
       }
-      const double* from = group.table->values.data() + at * group.own->count;
+      const double* from = group.table->values->data() + at * group.own->count;
       const std::uint16_t* part = choices.part[g].data();
-      for (std::size_t c = 0; c < sum.size(); ++c) {
-        sum[c] += from[part[c]];
+      if (choices.same[g]) {
+        for (std::size_t c = 0; c < sum.size(); ++c) {
+          sum[c] += from[c];
+        }
+      } else {
+        for (std::size_t c = 0; c < sum.size(); ++c) {
+          sum[c] += from[part[c]];
+        }
       }
     }
   }
@@ -806,7 +875,7 @@ class ClassEliminationRun {
     }
     const std::vector<std::uint16_t>& of = factor.classes[own]->of;
     for (std::size_t c = 0; c < sum.size(); ++c) {
-      sum[c] += factor.table->values[base + stride * of[c]];
+      sum[c] += (*factor.table->values)[base + stride * of[c]];
     }
   }
 
@@ -820,6 +889,7 @@ class ClassEliminationRun {
   std::unordered_map<const void*, TableRef> table_by_pointer_;
   std::unordered_map<const void*, ClassesRef> classes_by_pointer_;
   Memo<RefinementRef> refinements_;
+  std::size_t remembered_ = 0;
   Memo<TableRef> laid_out_;
   Memo<TableRef> merged_;
   Memo<Situation> situations_;

@@ -7,6 +7,7 @@
 #include "shardplan/problem/min_plus.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -25,11 +26,9 @@ constexpr std::size_t kTileRows = 4;
 constexpr std::size_t kTileColumns = 16;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// tile = min over the listed places of left rows + strip. `left` has `stride` entries a row,
-/// `strip` sixteen a place.
+/// tile = min over the listed places of four rows + strip, which has sixteen entries a place.
 SHARDPLAN_VECTOR_CLONES
-void fill_tile(const double* __restrict left,
-               std::size_t stride,
+void fill_tile(const double* const* __restrict rows,
                const double* __restrict strip,
                const std::uint32_t* __restrict places,
                std::size_t count,
@@ -44,7 +43,7 @@ void fill_tile(const double* __restrict left,
     const std::size_t z = places[k];
     const double* right = strip + z * kTileColumns;
     for (std::size_t i = 0; i < kTileRows; ++i) {
-      const double a = left[i * stride + z];
+      const double a = rows[i][z];
       for (std::size_t j = 0; j < kTileColumns; ++j) {
         const double sum = a + right[j];
         lowest[i][j] = sum < lowest[i][j] ? sum : lowest[i][j];
@@ -113,24 +112,6 @@ void list_common(const Places& a, const Places& b, std::vector<std::uint32_t>& l
   }
 }
 
-/// Rows of the left matrix in sorted order, and the places of each tile of them.
-struct Left {
-  std::vector<double> values;  ///< padded to whole tiles
-  std::vector<Places> places;  ///< by tile
-
-  Left(const std::vector<double>& left, const SortedRows& sorted, std::size_t depth) {
-    const std::size_t tiles = (sorted.count() + kTileRows - 1) / kTileRows;
-    values.assign(tiles * kTileRows * depth, kInfinity);
-    for (std::size_t r = 0; r < sorted.count(); ++r) {
-      std::copy_n(left.data() + sorted.row(r) * depth, depth, values.data() + r * depth);
-    }
-    for (std::size_t tile = 0; tile < tiles; ++tile) {
-      const std::size_t first = tile * kTileRows;
-      places.push_back(sorted.places(first, std::min(kTileRows, sorted.count() - first)));
-    }
-  }
-};
-
 }  // namespace
 
 std::vector<double> min_plus(const std::vector<double>& left,
@@ -138,7 +119,12 @@ std::vector<double> min_plus(const std::vector<double>& left,
                              std::size_t depth) {
   const SortedRows rows(left, depth);
   const SortedRows columns(right, depth);
-  const Left sorted(left, rows, depth);
+  const std::size_t tiles = (rows.count() + kTileRows - 1) / kTileRows;
+  std::vector<Places> row_places;
+  for (std::size_t t = 0; t < tiles; ++t) {
+    row_places.push_back(
+        rows.places(t * kTileRows, std::min(kTileRows, rows.count() - t * kTileRows)));
+  }
   std::vector<double> out(rows.count() * columns.count(), kInfinity);
   std::vector<double> strip(depth * kTileColumns, kInfinity);
   std::vector<double> tile(kTileRows * kTileColumns);
@@ -155,20 +141,20 @@ std::vector<double> min_plus(const std::vector<double>& left,
       }
     }
     const Places places = columns.places(c, wide);
-    for (std::size_t t = 0; t < sorted.places.size(); ++t) {
-      if (t == 0 || sorted.places[t] != sorted.places[t - 1]) {
-        list_common(sorted.places[t], places, list);
+    for (std::size_t t = 0; t < tiles; ++t) {
+      if (t == 0 || row_places[t] != row_places[t - 1]) {
+        list_common(row_places[t], places, list);
       }
       if (list.empty()) {
         continue;
       }
       const std::size_t first = t * kTileRows;
-      fill_tile(sorted.values.data() + first * depth,
-                depth,
-                strip.data(),
-                list.data(),
-                list.size(),
-                tile.data());
+      // The last tile repeats its last row.
+      std::array<const double*, kTileRows> of_tile{};
+      for (std::size_t i = 0; i < kTileRows; ++i) {
+        of_tile[i] = left.data() + rows.row(std::min(first + i, rows.count() - 1)) * depth;
+      }
+      fill_tile(of_tile.data(), strip.data(), list.data(), list.size(), tile.data());
       for (std::size_t i = 0; i < std::min(kTileRows, rows.count() - first); ++i) {
         double* to = out.data() + rows.row(first + i) * columns.count();
         for (std::size_t j = 0; j < wide; ++j) {
