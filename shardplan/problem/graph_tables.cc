@@ -380,16 +380,53 @@ ValueLife GraphTables::life(const ValueUse& use,
   return life_of(use, layouts.made[from], reads, no_larger, hows.first, hows.second);
 }
 
-double GraphTables::change_seconds(const ValueUse& use,
-                                   const EdgeLayouts& layouts,
-                                   std::size_t from,
-                                   std::size_t to,
-                                   std::pair<int, int> hows) const {
-  const double* price = layouts.price.data() + from * layouts.read_spec.size();
+namespace {
+
+/// Which of some numbers are equal: by position the first position with the same number.
+std::vector<int> equal_numbers(const std::vector<int>& numbers) {
+  std::vector<int> out;
+  for (const int number : numbers) {
+    out.push_back(
+        static_cast<int>(std::find(numbers.begin(), numbers.end(), number) - numbers.begin()));
+  }
+  return out;
+}
+
+}  // namespace
+
+GraphTables::ChangeSeconds::ChangeSeconds(const EdgeFacts& facts,
+                                          const EdgeLayouts& layouts,
+                                          double microbatches)
+    : facts_(facts), layouts_(layouts), microbatches_(microbatches) {
+  std::map<std::vector<int>, std::size_t> known;
+  for (const std::vector<int>& reads : layouts.reads) {
+    pattern_.push_back(known.emplace(equal_numbers(reads), known.size()).first->second);
+  }
+  // A read of each in the layout as made (or none), and whether that is the smaller one.
+  matches_ = facts.known.use.reads.size() + 1;
+  terms_.resize(known.size() * matches_ * 2 * facts.hows.size());
+}
+
+double GraphTables::ChangeSeconds::operator()(std::size_t from, std::size_t to, std::size_t hows) {
+  const std::vector<int>& reads = layouts_.reads[to];
+  const auto match = static_cast<std::size_t>(
+      std::find(reads.begin(), reads.end(), layouts_.made[from]) - reads.begin());
+  const bool no_larger =
+      layouts_.read_bytes[static_cast<std::size_t>(reads.front())] <= layouts_.made_bytes[from];
+  Terms& terms =
+      terms_[((pattern_[to] * matches_ + match) * 2 + (no_larger ? 1 : 0)) * facts_.hows.size() +
+             hows];
+  if (!terms.known) {
+    terms.known = true;
+    for (const CopyLife& copy :
+         life(facts_.known.use, layouts_, from, to, facts_.hows[hows]).copies) {
+      terms.sum.emplace_back(copy.read, copy.in_update ? 1 : microbatches_);
+    }
+  }
+  const double* price = layouts_.price.data() + from * layouts_.read_spec.size();
   double total = 0;
-  for (const CopyLife& copy : life(use, layouts, from, to, hows).copies) {
-    const double times = copy.in_update ? 1 : static_cast<double>(step_.microbatches);
-    total += price[layouts.reads[to][copy.read]] * times;
+  for (const auto& [read, times] : terms.sum) {
+    total += price[reads[read]] * times;
   }
   return total;
 }
@@ -494,7 +531,7 @@ ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
   table.reserve(from.first.size() * to.first.size() * facts.hows.size());
   for (std::size_t f = 0; f < from.first.size(); ++f) {
     for (std::size_t t = 0; t < to.first.size(); ++t) {
-      for (const std::pair<int, int>& hows : facts.hows) {
+      for (std::size_t hows = 0; hows < facts.hows.size(); ++hows) {
         table.push_back(entry(f, t, hows));
       }
     }
@@ -513,11 +550,11 @@ const ClassNetwork::Factor& GraphTables::edge_seconds(std::size_t edge) {
   ClassNetwork::Factor& known = known_seconds_[facts.key];
   if (!known.cost) {
     const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], true);
-    known = edge_classes(problem_.edges_[edge],
-                         facts,
-                         [&](std::size_t from, std::size_t to, std::pair<int, int> hows) {
-                           return change_seconds(facts.known.use, layouts, from, to, hows);
-                         });
+    ChangeSeconds seconds(facts, layouts, static_cast<double>(step_.microbatches));
+    known = edge_classes(
+        problem_.edges_[edge], facts, [&](std::size_t from, std::size_t to, std::size_t hows) {
+          return seconds(from, to, hows);
+        });
   }
   return known;
 }

@@ -91,15 +91,29 @@ class GraphTables {
     std::vector<double> price{};                      ///< by class of writes, and number
   };
   [[nodiscard]] EdgeLayouts edge_layouts(const IntraOpEdge& edge, bool priced);
-  [[nodiscard]] double change_seconds(const ValueUse& use,
-                                      const EdgeLayouts& layouts,
-                                      std::size_t from,
-                                      std::size_t to,
-                                      std::pair<int, int> hows) const;
+  /// Seconds of an edge's changes. What lower() does depends only on which layouts are equal, so
+  /// that is found once for each pattern of equal layouts.
+  class ChangeSeconds {
+   public:
+    ChangeSeconds(const EdgeFacts& facts, const EdgeLayouts& layouts, double microbatches);
+    /// Classes of what is made and read, and an index into facts.hows.
+    [[nodiscard]] double operator()(std::size_t from, std::size_t to, std::size_t hows);
+
+   private:
+    struct Terms {
+      bool known = false;
+      std::vector<std::pair<std::size_t, double>> sum{};  ///< reads to whose layout, times
+    };
+    const EdgeFacts& facts_;
+    const EdgeLayouts& layouts_;
+    double microbatches_;
+    std::size_t matches_ = 0;
+    std::vector<std::size_t> pattern_{};  ///< by class of reads
+    std::vector<Terms> terms_{};
+  };
   /// One entry of an edge's table: classes of what is made and read, and how the blocks of both
-  /// ends are recomputed.
-  using EdgeEntry =
-      std::function<double(std::size_t from, std::size_t to, std::pair<int, int> hows)>;
+  /// ends are recomputed, as an index into facts.hows.
+  using EdgeEntry = std::function<double(std::size_t from, std::size_t to, std::size_t hows)>;
   /// The table over the edge's scope, in classes of distinct layouts; the scope is left out.
   [[nodiscard]] ClassNetwork::Factor edge_classes(const IntraOpEdge& edge,
                                                   const EdgeFacts& facts,

@@ -112,12 +112,10 @@ CostTable GraphTables::edge_bytes(std::size_t edge, Moment at) {
   const auto [known, fresh] = known_.emplace(key, nullptr);
   if (fresh) {
     const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], false);
-    const ClassNetwork::Factor factor =
-        edge_classes(problem_.edges_[edge],
-                     facts,
-                     [&](std::size_t from, std::size_t to, std::pair<int, int> hows) {
-                       return value_bytes(facts.known.use, layouts, from, to, hows, at);
-                     });
+    const ClassNetwork::Factor factor = edge_classes(
+        problem_.edges_[edge], facts, [&](std::size_t from, std::size_t to, std::size_t hows) {
+          return value_bytes(facts.known.use, layouts, from, to, facts.hows[hows], at);
+        });
     const bool any =
         std::any_of(factor.cost->begin(), factor.cost->end(), [](double b) { return b != 0; });
     if (any) {

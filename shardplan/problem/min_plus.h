@@ -5,8 +5,8 @@
 
 namespace shardplan::problem {
 
-/// out[r · columns + c] = min over z of left[r · depth + z] + right[c · depth + z]: the product of a
-/// matrix and a transposed one over (min, +). No entry is NaN or -infinity; infinite ones cost
+/// out[r · columns + c] = min over z of left[r · depth + z] + right[c · depth + z]: the product of
+/// a matrix and a transposed one over (min, +). No entry is NaN or -infinity; infinite ones cost
 /// (nearly) nothing, if rows that have them in the same places are many. Each result is one of the
 /// sums, so the order of the work does not change it. About 10 G sums of finite entries a second on
 /// one AVX-512 core.
