@@ -634,6 +634,10 @@ class ClassEliminationRun {
           at = at * groups[g].classes[d]->count + refined[d]->part[g][odometer.at(d)];
         }
         const double* from = groups[g].table->values->data() + at * groups[g].own->count;
+        if (refined[arity]->same[g] != 0) {
+          add_to(to, from, own);
+          continue;
+        }
         const std::uint16_t* part = refined[arity]->part[g].data();
         for (std::size_t c = 0; c < own; ++c) {
           to[c] += from[part[c]];
@@ -757,10 +761,15 @@ class ClassEliminationRun {
     }
     Odometer odometer(sizes);
     std::vector<double> sum(least.size());
+    const bool each = right != nullptr && choices->same.back() != 0;
     for (std::size_t row = 0; row < rows.count; ++row) {
       sum = least;
       add_row(rows, *choices, odometer, sum);
-      lower_classes(sum, to, left.data() + row * depth);
+      if (each) {
+        std::copy(sum.begin(), sum.end(), left.data() + row * depth);
+      } else {
+        lower_classes(sum, to, left.data() + row * depth);
+      }
       odometer.step();
     }
     joined.scope = rows.scope;
@@ -789,12 +798,7 @@ class ClassEliminationRun {
     out.reserve(group.cells());
     for (auto row = group.table->values->begin(); row != group.table->values->end();
          row += static_cast<std::ptrdiff_t>(depth)) {
-      double lowest = kInfinity;
-      for (std::size_t z = 0; z < depth; ++z) {
-        const double sum = of_class[z] + row[static_cast<std::ptrdiff_t>(z)];
-        lowest = sum < lowest ? sum : lowest;
-      }
-      out.push_back(lowest);
+      out.push_back(least_sum(of_class.data(), &*row, depth));
     }
     return out;
   }
@@ -828,10 +832,8 @@ class ClassEliminationRun {
       }
       const double* from = group.table->values->data() + at * group.own->count;
       const std::uint16_t* part = choices.part[g].data();
-      if (choices.same[g]) {
-        for (std::size_t c = 0; c < sum.size(); ++c) {
-          sum[c] += from[c];
-        }
+      if (choices.same[g] != 0) {
+        add_to(sum.data(), from, sum.size());
       } else {
         for (std::size_t c = 0; c < sum.size(); ++c) {
           sum[c] += from[part[c]];

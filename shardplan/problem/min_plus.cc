@@ -112,7 +112,44 @@ void list_common(const Places& a, const Places& b, std::vector<std::uint32_t>& l
   }
 }
 
+constexpr std::size_t kVector = 8;
+
 }  // namespace
+
+// Loops of fixed length, so that the compiler makes vectors of them.
+
+SHARDPLAN_VECTOR_CLONES
+void add_to(double* __restrict to, const double* __restrict from, std::size_t count) {
+  std::size_t i = 0;
+  for (; i + kVector <= count; i += kVector) {
+    for (std::size_t k = 0; k < kVector; ++k) {
+      to[i + k] += from[i + k];
+    }
+  }
+  for (; i < count; ++i) {
+    to[i] += from[i];
+  }
+}
+
+SHARDPLAN_VECTOR_CLONES
+double least_sum(const double* a, const double* b, std::size_t count) {
+  double least[kVector];  // NOLINT: std::array is not kept in registers
+  for (std::size_t k = 0; k < kVector; ++k) {
+    least[k] = kInfinity;
+  }
+  std::size_t i = 0;
+  for (; i + kVector <= count; i += kVector) {
+    for (std::size_t k = 0; k < kVector; ++k) {
+      const double sum = a[i + k] + b[i + k];
+      least[k] = sum < least[k] ? sum : least[k];
+    }
+  }
+  double lowest = *std::min_element(least, least + kVector);
+  for (; i < count; ++i) {
+    lowest = std::min(lowest, a[i] + b[i]);
+  }
+  return lowest;
+}
 
 std::vector<double> min_plus(const std::vector<double>& left,
                              const std::vector<double>& right,

@@ -14,4 +14,10 @@ namespace shardplan::problem {
                                            const std::vector<double>& right,
                                            std::size_t depth);
 
+/// to[i] += from[i].
+void add_to(double* to, const double* from, std::size_t count);
+
+/// Least a[i] + b[i]; infinite for none.
+[[nodiscard]] double least_sum(const double* a, const double* b, std::size_t count);
+
 }  // namespace shardplan::problem

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 #include "shardplan/sharding/steps.h"
@@ -36,21 +38,31 @@ bool keeps_partial(const ShardingSpec& from, const ShardingSpec& to) {
   return true;
 }
 
+constexpr std::size_t kVector = 8;
+constexpr std::size_t kLanes = 64;
+
 std::size_t index(int node) {
   return static_cast<std::size_t>(node);
 }
 
-/// to = min(to, from + step) in every lane; whether any was lowered.
+/// to = min(to, from + step) in every lane; the least price that is new there, infinite when none
+/// is. Loops of fixed length, so that the compiler makes vectors of them.
 SHARDPLAN_VECTOR_CLONES
-bool relax(const double* __restrict from, double step, std::size_t lanes, double* __restrict to) {
-  std::int64_t lowered = 0;
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    const double price = from[lane] + step;
-    const bool lower = price < to[lane];
-    to[lane] = lower ? price : to[lane];
-    lowered |= lower ? 1 : 0;
+double relax(const double* __restrict from, double step, double* __restrict to) {
+  double least[kVector];  // NOLINT: std::array is not kept in registers
+  for (std::size_t k = 0; k < kVector; ++k) {
+    least[k] = kInfinity;
   }
-  return lowered != 0;
+  for (std::size_t lane = 0; lane < kLanes; lane += kVector) {
+    for (std::size_t k = 0; k < kVector; ++k) {
+      const double price = from[lane + k] + step;
+      const double old = to[lane + k];
+      const double lowered = price < old ? price : kInfinity;
+      to[lane + k] = price < old ? price : old;
+      least[k] = lowered < least[k] ? lowered : least[k];
+    }
+  }
+  return *std::min_element(least, least + kVector);
 }
 
 const ReshardPath& impossible_path() {
@@ -235,39 +247,54 @@ class Resharder::Search {
       return;
     }
     graph_.expand_all();
-    const std::size_t lanes = fresh.size();
-    const std::size_t nodes = graph_.size();
-    std::vector<double> price(nodes * lanes, kInfinity);
-    std::vector<char> changed(nodes, 0);
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      price[index(fresh[lane]) * lanes + lane] = 0;
-      changed[index(fresh[lane])] = 1;
+    for (std::size_t first = 0; first < fresh.size(); first += kLanes) {
+      const std::size_t lanes = std::min(kLanes, fresh.size() - first);
+      add_rows(std::span<const int>(fresh).subspan(first, lanes));
     }
-    for (bool any = true; any;) {
-      any = false;
-      for (std::size_t node = 0; node < nodes; ++node) {
-        if (changed[node] == 0) {
-          continue;
-        }
-        changed[node] = 0;
-        const std::vector<double>& steps = step_prices(static_cast<int>(node));
-        const std::vector<StepGraph::Edge>& edges = graph_.edges(static_cast<int>(node));
-        for (std::size_t e = 0; e < edges.size(); ++e) {
-          if (relax(price.data() + node * lanes,
-                    steps[e],
-                    lanes,
-                    price.data() + index(edges[e].target) * lanes)) {
-            changed[index(edges[e].target)] = 1;
-            any = true;
-          }
+  }
+
+  /// Few sources at a time, so that their vectors stay in the cache.
+  void add_rows(std::span<const int> sources) {
+    const std::size_t nodes = graph_.size();
+    std::vector<double> price(nodes * kLanes, kInfinity);
+    // A layout is looked at again where it got a lower price: in the order of these prices, most
+    // are final when their turn comes.
+    std::vector<double> lowered(nodes, kInfinity);
+    using Turn = std::pair<double, std::size_t>;
+    std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+    for (std::size_t lane = 0; lane < sources.size(); ++lane) {
+      const std::size_t source = index(sources[lane]);
+      price[source * kLanes + lane] = 0;
+      lowered[source] = 0;
+      turns.emplace(0.0, source);
+    }
+    while (!turns.empty()) {
+      const auto [least, node] = turns.top();
+      turns.pop();
+      if (lowered[node] != least) {
+        continue;
+      }
+      lowered[node] = kInfinity;
+      const std::vector<double>& steps = step_prices(static_cast<int>(node));
+      const std::vector<StepGraph::Edge>& edges = graph_.edges(static_cast<int>(node));
+      for (std::size_t e = 0; e < edges.size(); ++e) {
+        const std::size_t target = index(edges[e].target);
+        const double fresh =
+            relax(price.data() + node * kLanes, steps[e], price.data() + target * kLanes);
+        if (fresh < lowered[target]) {
+          lowered[target] = fresh;
+          turns.emplace(fresh, target);
         }
       }
     }
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      std::vector<double>& row = rows_[fresh[lane]];
-      row.reserve(nodes);
-      for (std::size_t node = 0; node < nodes; ++node) {
-        row.push_back(price[node * lanes + lane]);
+    std::vector<double*> row;
+    for (const int source : sources) {
+      rows_[source].resize(nodes);
+      row.push_back(rows_[source].data());
+    }
+    for (std::size_t node = 0; node < nodes; ++node) {
+      for (std::size_t lane = 0; lane < row.size(); ++lane) {
+        row[lane][node] = price[node * kLanes + lane];
       }
     }
   }
