@@ -67,6 +67,26 @@ Error infeasible(const planners::PlanResult& result, const std::string& planner)
   return Error{ErrorCode::kInfeasible, result.explanation, "", {}};
 }
 
+/// The sums of all kernels and collectives, the simulated time, and what is proven of both.
+void print_proof(const plan::Prediction& prediction) {
+  fmt::print(
+      "proof     all kernels and collectives {} · least found {}, none below {} (gap {:.2f} %)\n",
+      human_seconds(prediction.additive_seconds),
+      human_seconds(prediction.objective_seconds),
+      human_seconds(prediction.lower_bound_seconds),
+      100 * prediction.gap);
+  if (prediction.step_lower_bound_seconds > 0) {
+    fmt::print("          no step below {}, however well communication hides\n",
+               human_seconds(prediction.step_lower_bound_seconds));
+  }
+  for (const plan::BindingRow& row : prediction.rows) {
+    fmt::print("binds     {} at {}: 1 GiB more there is worth up to {}\n",
+               human_bytes(row.bytes),
+               row.where,
+               human_seconds(row.seconds_per_gib));
+  }
+}
+
 void print_summary(const planners::PlanResult& result,
                    const Planning& planning,
                    const std::string& output) {
@@ -93,10 +113,7 @@ void print_summary(const planners::PlanResult& result,
   }
   fmt::print("step      {}\n", step);
   if (prediction.lower_bound_seconds > 0) {
-    fmt::print("proof     all kernels and collectives {} · no plan below {} (gap {:.1f} %)\n",
-               human_seconds(prediction.additive_seconds),
-               human_seconds(prediction.lower_bound_seconds),
-               100 * prediction.gap);
+    print_proof(prediction);
   }
   fmt::print("memory    {} of {}  {}\n",
              human_bytes(prediction.peak_bytes),
@@ -168,18 +185,8 @@ Result<int> sweep(const planners::PlannerInfo& planner,
                   const Planning& planning,
                   const std::vector<Bytes>& limits,
                   const Session& session) {
-  std::vector<planners::PlanResult> results;
-  for (const Bytes limit : limits) {
-    session.control.report(
-        fmt::format("planning for {}", human_bytes(limit)),
-        static_cast<double>(results.size()) / static_cast<double>(limits.size()));
-    SHARDPLAN_ASSIGN_OR_RETURN(planners::PlanResult result,
-                               make_plan(planner, planning, limit, session.control));
-    results.push_back(std::move(result));
-    if (session.control.interrupted()) {
-      break;
-    }
-  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<planners::PlanResult> results,
+                             make_plans(planner, planning, limits, session.control));
   const std::string name(planner.name);
   const auto kept = pareto(results);
   if (session.json) {

@@ -149,22 +149,39 @@ Result<Bytes> read_memory(const std::string& text) {
   return bytes;
 }
 
-Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
-                                       const Planning& planning,
-                                       Bytes memory_limit,
-                                       const Control& control) {
+Result<std::vector<planners::PlanResult>> make_plans(const planners::PlannerInfo& planner,
+                                                     const Planning& planning,
+                                                     const std::vector<Bytes>& limits,
+                                                     const Control& control) {
   planners::PlanRequest request{.step = planning.step};
   request.recipe = planning.recipe;
   request.cluster = planning.cluster;
-  request.memory_limit = memory_limit;
   request.mesh = planning.mesh;
   request.max_mesh_axes = planning.max_mesh_axes;
   request.time_limit = planning.time_limit;
   request.seed = planning.seed;
   request.control = control;
-  SHARDPLAN_ASSIGN_OR_RETURN(planners::PlanResult result, planner.plan(request));
-  result.best.model = planning.model;
-  return result;
+  std::vector<planners::PlanResult> results;
+  if (limits.size() == 1) {
+    request.memory_limit = limits.front();
+    SHARDPLAN_ASSIGN_OR_RETURN(planners::PlanResult result, planner.plan(request));
+    results.push_back(std::move(result));
+  } else {
+    SHARDPLAN_ASSIGN_OR_RETURN(results, planners::sweep(planner, request, limits));
+  }
+  for (planners::PlanResult& result : results) {
+    result.best.model = planning.model;
+  }
+  return results;
+}
+
+Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
+                                       const Planning& planning,
+                                       Bytes memory_limit,
+                                       const Control& control) {
+  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<planners::PlanResult> results,
+                             make_plans(planner, planning, {memory_limit}, control));
+  return std::move(results.front());
 }
 
 bool fits(const planners::PlanResult& result) {
@@ -187,10 +204,17 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
   object["mesh"] = mesh;
   object["step_seconds"] = prediction.step_seconds;
   object["additive_seconds"] = prediction.additive_seconds;
+  object["objective_seconds"] = prediction.objective_seconds;
   object["lower_bound_seconds"] = prediction.lower_bound_seconds;
   // A planner that proves nothing has no gap, and a gap of 0 would claim the optimum.
   object["gap"] = prediction.lower_bound_seconds > 0 ? nlohmann::ordered_json(prediction.gap)
                                                      : nlohmann::ordered_json();
+  object["step_lower_bound_seconds"] = prediction.step_lower_bound_seconds;
+  object["binding"] = nlohmann::ordered_json::array();
+  for (const plan::BindingRow& row : prediction.rows) {
+    object["binding"].push_back(
+        {{"where", row.where}, {"bytes", row.bytes}, {"seconds_per_gib", row.seconds_per_gib}});
+  }
   object["peak_bytes"] = prediction.peak_bytes;
   object["memory_limit"] = prediction.memory_limit;
   object["memory_at_peak"] = memory_json(result.simulation.at_peak);

@@ -51,6 +51,13 @@ struct Planning {
                                                      Bytes memory_limit,
                                                      const Control& control);
 
+/// The same for several limits.
+[[nodiscard]] Result<std::vector<planners::PlanResult>> make_plans(
+    const planners::PlannerInfo& planner,
+    const Planning& planning,
+    const std::vector<Bytes>& limits,
+    const Control& control);
+
 /// Whether there is a plan that fits.
 [[nodiscard]] bool fits(const planners::PlanResult& result);
 

@@ -56,11 +56,24 @@ ordered_json write_number(double number) {
   return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr);
 }
 
+ordered_json write_rows(const std::vector<BindingRow>& rows) {
+  ordered_json out = ordered_json::array();
+  for (const BindingRow& row : rows) {
+    out.push_back({{"where", row.where},
+                   {"bytes", row.bytes},
+                   {"seconds_per_gib", write_number(row.seconds_per_gib)}});
+  }
+  return out;
+}
+
 ordered_json write_prediction(const Prediction& prediction) {
   return {{"step_seconds", write_number(prediction.step_seconds)},
           {"additive_seconds", write_number(prediction.additive_seconds)},
+          {"objective_seconds", write_number(prediction.objective_seconds)},
           {"lower_bound_seconds", write_number(prediction.lower_bound_seconds)},
           {"gap", write_number(prediction.gap)},
+          {"step_lower_bound_seconds", write_number(prediction.step_lower_bound_seconds)},
+          {"binding", write_rows(prediction.rows)},
           {"peak_bytes", prediction.peak_bytes},
           {"memory_limit", prediction.memory_limit},
           {"search_seconds", write_number(prediction.search_seconds)}};
@@ -179,6 +192,23 @@ Status read_bytes(const JsonValue& parent, const std::string& name, Bytes& out) 
   return {};
 }
 
+Status read_rows(const JsonValue& parent, std::vector<BindingRow>& rows) {
+  if (!parent.has("binding")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue list, parent.field("binding"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> items, list.items());
+  for (const JsonValue& item : items) {
+    SHARDPLAN_RETURN_IF_ERROR(item.only({"where", "bytes", "seconds_per_gib"}));
+    BindingRow row;
+    SHARDPLAN_RETURN_IF_ERROR(read_text(item, "where", row.where));
+    SHARDPLAN_RETURN_IF_ERROR(read_bytes(item, "bytes", row.bytes));
+    SHARDPLAN_RETURN_IF_ERROR(read_seconds(item, "seconds_per_gib", row.seconds_per_gib));
+    rows.push_back(std::move(row));
+  }
+  return {};
+}
+
 Status read_prediction(const JsonValue& document, Prediction& prediction) {
   if (!document.has("prediction")) {
     return {};
@@ -186,13 +216,20 @@ Status read_prediction(const JsonValue& document, Prediction& prediction) {
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue value, document.field("prediction"));
   SHARDPLAN_RETURN_IF_ERROR(value.only({"step_seconds",
                                         "additive_seconds",
+                                        "objective_seconds",
                                         "lower_bound_seconds",
                                         "gap",
+                                        "step_lower_bound_seconds",
+                                        "binding",
                                         "peak_bytes",
                                         "memory_limit",
                                         "search_seconds"}));
   SHARDPLAN_RETURN_IF_ERROR(read_seconds(value, "step_seconds", prediction.step_seconds));
   SHARDPLAN_RETURN_IF_ERROR(read_seconds(value, "additive_seconds", prediction.additive_seconds));
+  SHARDPLAN_RETURN_IF_ERROR(read_seconds(value, "objective_seconds", prediction.objective_seconds));
+  SHARDPLAN_RETURN_IF_ERROR(
+      read_seconds(value, "step_lower_bound_seconds", prediction.step_lower_bound_seconds));
+  SHARDPLAN_RETURN_IF_ERROR(read_rows(value, prediction.rows));
   SHARDPLAN_RETURN_IF_ERROR(
       read_seconds(value, "lower_bound_seconds", prediction.lower_bound_seconds));
   SHARDPLAN_RETURN_IF_ERROR(read_bytes(value, "peak_bytes", prediction.peak_bytes));

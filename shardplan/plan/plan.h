@@ -13,14 +13,25 @@
 
 namespace shardplan::plan {
 
+/// A moment at which memory binds: a little more of it there would make the step faster.
+struct BindingRow {
+  std::string where{};         ///< the op that runs then
+  Bytes bytes = 0;             ///< of the plan then
+  double seconds_per_gib = 0;  ///< by which the bound falls for each GiB more (Lagrange multiplier)
+  bool operator==(const BindingRow&) const = default;
+};
+
 /// Numbers that came with a plan: predictions by the simulator, the search, its proof.
 struct Prediction {
   Seconds step_seconds = 0;         ///< simulated
   Seconds additive_seconds = 0;     ///< sum of all kernels and collectives
+  Seconds objective_seconds = 0;    ///< least additive time of all plans found within the limit
   Seconds lower_bound_seconds = 0;  ///< no plan of the search space has a smaller additive time
-  double gap = 0;                   ///< additive / lower bound − 1
-  Bytes peak_bytes = 0;             ///< of the fullest device
-  Bytes memory_limit = 0;           ///< that the plan was made for; 0 = none
+  double gap = 0;                   ///< objective / lower bound − 1
+  Seconds step_lower_bound_seconds = 0;  ///< none has a smaller simulated time
+  std::vector<BindingRow> rows{};        ///< of the proof
+  Bytes peak_bytes = 0;                  ///< of the fullest device
+  Bytes memory_limit = 0;                ///< that the plan was made for; 0 = none
   Seconds search_seconds = 0;
 };
 

@@ -48,19 +48,33 @@ std::size_t pick(const std::vector<Candidate>& candidates, Bytes limit) {
   return best;
 }
 
-Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit) {
+namespace {
+
+Seconds least(const std::vector<Candidate>& candidates,
+              Bytes limit,
+              Seconds sim::Simulation::*seconds) {
   Seconds least = std::numeric_limits<Seconds>::infinity();
   for (const Candidate& candidate : candidates) {
     if (candidate.simulation.peak_bytes <= limit) {
-      least = std::min(least, candidate.simulation.step_seconds);
+      least = std::min(least, candidate.simulation.*seconds);
     }
   }
   return least;
 }
 
+}  // namespace
+
+Seconds least_additive_seconds(const std::vector<Candidate>& candidates, Bytes limit) {
+  return least(candidates, limit, &sim::Simulation::additive_seconds);
+}
+
+Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit) {
+  return least(candidates, limit, &sim::Simulation::step_seconds);
+}
+
 namespace {
 
-std::string infeasible_text(const Candidate& least, Bytes limit) {
+std::string infeasible_text(const Candidate& least, Bytes limit, double proven) {
   const sim::MemoryBreakdown& at = least.simulation.at_peak;
   const Bytes missing = least.simulation.peak_bytes - limit;
   std::string out = fmt::format(
@@ -79,6 +93,10 @@ std::string infeasible_text(const Candidate& least, Bytes limit) {
   const bool states = at.parameters + at.gradients + at.optimizer > at.activations + at.temporary;
   out += states ? "; more devices or a smaller optimizer would help"
                 : "; a smaller batch, more microbatches or more devices would help";
+  if (proven > static_cast<double>(limit)) {
+    out += fmt::format("; proven: no plan needs less than {}",
+                       human_bytes(static_cast<Bytes>(proven)));
+  }
   return out;
 }
 
@@ -86,8 +104,9 @@ std::string infeasible_text(const Candidate& least, Bytes limit) {
 
 PlanResult conclude(const PlanRequest& request,
                     std::string_view planner,
-                    std::vector<Candidate> candidates,
-                    double lower_bound,
+                    const std::vector<Candidate>& candidates,
+                    Bytes limit,
+                    const Proof& proof,
                     const Budget& budget) {
   PlanResult result;
   result.limit = budget.limit();
@@ -97,25 +116,28 @@ PlanResult conclude(const PlanRequest& request,
                              : "the search ended before it found a plan";
     return result;
   }
-  const Bytes limit = memory_limit(request);
-  Candidate& best = candidates[pick(candidates, limit)];
-  plan::Prediction& prediction = best.plan.prediction;
-  prediction.lower_bound_seconds = lower_bound;
-  prediction.gap =
-      lower_bound > 0 ? std::max(0.0, prediction.additive_seconds / lower_bound - 1) : 0;
+  const Candidate& best = candidates[pick(candidates, limit)];
+  result.best = best.plan;
+  result.simulation = best.simulation;
+  result.best.planner = planner;
+  result.best.recipe = request.recipe;
+  plan::Prediction& prediction = result.best.prediction;
   prediction.memory_limit = limit;
   prediction.search_seconds = budget.watch().seconds();
-  best.plan.planner = planner;
-  best.plan.recipe = request.recipe;
   if (best.simulation.peak_bytes > limit) {
     result.status = SearchStatus::kInfeasible;
-    result.explanation = infeasible_text(best, limit);
-  } else {
-    const bool proven = lower_bound > 0 && prediction.gap <= 1e-4;
-    result.status = proven ? SearchStatus::kOptimal : SearchStatus::kFeasible;
+    result.explanation = infeasible_text(best, limit, proof.least_bytes);
+    return result;
   }
-  result.best = std::move(best.plan);
-  result.simulation = std::move(best.simulation);
+  prediction.objective_seconds = least_additive_seconds(candidates, limit);
+  // A plan of another mesh than those searched may be below the bound; then that is what is known.
+  prediction.lower_bound_seconds = std::min(proof.lower_bound, prediction.objective_seconds);
+  prediction.step_lower_bound_seconds = std::min(proof.step_lower_bound, prediction.step_seconds);
+  const bool bounded = prediction.lower_bound_seconds > 0;
+  prediction.gap = bounded ? prediction.objective_seconds / prediction.lower_bound_seconds - 1 : 0;
+  prediction.rows = proof.rows;
+  result.status =
+      bounded && prediction.gap <= kOptimalGap ? SearchStatus::kOptimal : SearchStatus::kFeasible;
   return result;
 }
 

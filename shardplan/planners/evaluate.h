@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -47,6 +48,11 @@ class Budget {
     const bool late = request_.time_limit > 0 && watch_.seconds() > request_.time_limit;
     return late ? SearchLimit::kTime : SearchLimit::kNone;
   }
+  /// Seconds left; 0 = no limit.
+  [[nodiscard]] Seconds remaining() const {
+    return request_.time_limit > 0 ? std::max(request_.time_limit - watch_.seconds(), 1e-3) : 0;
+  }
+  [[nodiscard]] const Control& control() const { return request_.control; }
   [[nodiscard]] const Stopwatch& watch() const { return watch_; }
 
  private:
@@ -58,16 +64,29 @@ class Budget {
 /// else the one of least memory. Index into `candidates`, which must not be empty.
 [[nodiscard]] std::size_t pick(const std::vector<Candidate>& candidates, Bytes limit);
 
-/// Least simulated time of the candidates within the limit; infinite when there is none. A plan
-/// that takes as long or longer cannot become the pick.
+/// Least additive and simulated time of the candidates within the limit; infinite when there is
+/// none. A plan whose simulated time is as long or longer cannot become the pick.
+[[nodiscard]] Seconds least_additive_seconds(const std::vector<Candidate>& candidates, Bytes limit);
 [[nodiscard]] Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit);
 
-/// Completes a result from its candidates: the pick, status, and, where nothing fits, what is
+/// What a planner proved of all plans of its search space within the limit; 0 = nothing.
+struct Proof {
+  Seconds lower_bound = 0;       ///< on the additive time
+  Seconds step_lower_bound = 0;  ///< on the simulated time
+  double least_bytes = 0;        ///< no plan has a smaller peak; for limits that nothing meets
+  std::vector<plan::BindingRow> rows{};
+};
+
+/// Gap up to which a plan is called optimal.
+inline constexpr double kOptimalGap = 1e-3;
+
+/// Makes a result of candidates: the pick, its proof, status, and, where nothing fits, what is
 /// missing.
 [[nodiscard]] PlanResult conclude(const PlanRequest& request,
                                   std::string_view planner,
-                                  std::vector<Candidate> candidates,
-                                  double lower_bound,
+                                  const std::vector<Candidate>& candidates,
+                                  Bytes limit,
+                                  const Proof& proof,
                                   const Budget& budget);
 
 }  // namespace shardplan::planners

@@ -194,6 +194,7 @@ Seconds Experts::least_seconds(const problem::IntraOpProblem& problem) const {
 
 Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
                                               const cluster::DeviceMesh& mesh,
+                                              Bytes limit,
                                               Seconds worth) const {
   const ExpertFilter expert(*structure_, rule, mesh);
   problem::ChoiceFilter filter;
@@ -233,7 +234,7 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
   }
   SHARDPLAN_ASSIGN_OR_RETURN(Candidate plain,
                              evaluate(problem.to_plan(choice, false), request_.step));
-  const bool fits = plain.simulation.peak_bytes <= memory_limit(request_);
+  const bool fits = plain.simulation.peak_bytes <= limit;
   if (plain.simulation.step_seconds < worth) {
     candidates.push_back(std::move(plain));
   }
@@ -244,12 +245,6 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
     candidates.push_back(std::move(again));
   }
   return candidates;
-}
-
-Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
-                                            const ExpertRule& rule,
-                                            const cluster::DeviceMesh& mesh) {
-  return Experts(request).plans(rule, mesh);
 }
 
 }  // namespace shardplan::planners

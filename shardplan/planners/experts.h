@@ -46,6 +46,7 @@ class Experts {
   [[nodiscard]] Result<std::vector<Candidate>> plans(
       const ExpertRule& rule,
       const cluster::DeviceMesh& mesh,
+      Bytes limit,
       Seconds worth = std::numeric_limits<Seconds>::infinity()) const;
 
  private:
@@ -54,10 +55,5 @@ class Experts {
   const PlanRequest& request_;
   std::shared_ptr<const problem::StepStructure> structure_;
 };
-
-/// Experts(request).plans(rule, mesh).
-[[nodiscard]] Result<std::vector<Candidate>> expert_plans(const PlanRequest& request,
-                                                          const ExpertRule& rule,
-                                                          const cluster::DeviceMesh& mesh);
 
 }  // namespace shardplan::planners

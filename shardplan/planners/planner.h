@@ -45,7 +45,15 @@ struct PlannerInfo {
   int year;
   std::string_view summary;
   Result<PlanResult> (*plan)(const PlanRequest& request);
+  /// For planners that reuse the work of one memory limit for the next; null: plan() for each.
+  Result<std::vector<PlanResult>> (*sweep)(const PlanRequest& request,
+                                           const std::vector<Bytes>& limits) = nullptr;
 };
+
+/// The plans of one planner for several memory limits, in the order of the limits.
+[[nodiscard]] Result<std::vector<PlanResult>> sweep(const PlannerInfo& planner,
+                                                    const PlanRequest& request,
+                                                    const std::vector<Bytes>& limits);
 
 /// All planners, in the order of the table in registry.cc.
 [[nodiscard]] const std::vector<PlannerInfo>& registry();

@@ -37,4 +37,20 @@ Result<const PlannerInfo*> find_planner(std::string_view name) {
                {"list them with: shardplan planners"}};
 }
 
+Result<std::vector<PlanResult>> sweep(const PlannerInfo& planner,
+                                      const PlanRequest& request,
+                                      const std::vector<Bytes>& limits) {
+  if (planner.sweep != nullptr) {
+    return planner.sweep(request, limits);
+  }
+  std::vector<PlanResult> results;
+  for (const Bytes limit : limits) {
+    PlanRequest one = request;
+    one.memory_limit = limit;
+    SHARDPLAN_ASSIGN_OR_RETURN(PlanResult result, planner.plan(one));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
 }  // namespace shardplan::planners

@@ -336,12 +336,14 @@ double GraphTables::bytes(const ShardingSpec& spec, ValueId value) const {
       sharding::local_bytes(spec, step_.type(value), problem_.cost_->mesh()));
 }
 
-CostTable GraphTables::node_seconds(int n) {
-  CostTable& known = known_[fmt::format("n{}", static_cast<const void*>(node(n).type.get()))];
+CostTable GraphTables::node_seconds(int n, double exposed) {
+  CostTable& known =
+      known_[fmt::format("n{}/{}", static_cast<const void*>(node(n).type.get()), exposed)];
   if (!known) {
     std::vector<double> seconds;
     for (const NodeChoice& c : choices(n)) {
-      seconds.push_back(c.seconds);
+      seconds.push_back(exposed == 1 ? c.seconds
+                                     : c.kernel_seconds + exposed * (c.seconds - c.kernel_seconds));
     }
     known = std::make_shared<const std::vector<double>>(std::move(seconds));
   }
@@ -545,10 +547,21 @@ ClassNetwork::Factor GraphTables::edge_classes(const IntraOpEdge& edge,
   return factor;
 }
 
-const ClassNetwork::Factor& GraphTables::edge_seconds(std::size_t edge) {
+const ClassNetwork::Factor& GraphTables::edge_seconds(std::size_t edge, double exposed) {
   const EdgeFacts& facts = edges_[edge];
-  ClassNetwork::Factor& known = known_seconds_[facts.key];
+  ClassNetwork::Factor& known =
+      known_seconds_[exposed == 1 ? facts.key : fmt::format("{}/{}", facts.key, exposed)];
   if (!known.cost) {
+    if (exposed != 1) {
+      ClassNetwork::Factor scaled = edge_seconds(edge, 1);
+      std::vector<double> values = *scaled.cost;
+      for (double& value : values) {
+        value = value < std::numeric_limits<double>::infinity() ? value * exposed : value;
+      }
+      scaled.cost = std::make_shared<const std::vector<double>>(std::move(values));
+      known = std::move(scaled);
+      return known;
+    }
     const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], true);
     ChangeSeconds seconds(facts, layouts, static_cast<double>(step_.microbatches));
     known = edge_classes(
@@ -559,11 +572,11 @@ const ClassNetwork::Factor& GraphTables::edge_seconds(std::size_t edge) {
   return known;
 }
 
-ClassNetwork GraphTables::make_classes() {
+ClassNetwork GraphTables::make_classes(double exposed) {
   ClassNetwork network;
   for (std::size_t i = 0; i < problem_.nodes_.size(); ++i) {
     const int n = static_cast<int>(i);
-    network.unary.push_back(node_seconds(n));
+    network.unary.push_back(node_seconds(n, exposed));
     if (const int block = block_variable(n); block >= 0) {
       network.factors.push_back(
           {{n, block}, {every_choice(choices(n).size()), every_choice(kHows)}, again_seconds(n)});
@@ -574,14 +587,14 @@ ClassNetwork GraphTables::make_classes() {
     network.unary.push_back(nothing);
   }
   for (std::size_t e = 0; e < edges_.size(); ++e) {
-    ClassNetwork::Factor factor = edge_seconds(e);
+    ClassNetwork::Factor factor = edge_seconds(e, exposed);
     factor.scope = edges_[e].scope;
     network.factors.push_back(std::move(factor));
   }
   return network;
 }
 
-StrategyGraph GraphTables::make(const std::vector<Moment>& moments) {
+StrategyGraph GraphTables::make(const std::vector<Moment>& moments, double exposed) {
   StrategyGraph graph;
   solvers::CostNetwork& objective = graph.problem.objective;
   for (std::size_t i = 0; i < problem_.nodes_.size(); ++i) {
@@ -590,7 +603,7 @@ StrategyGraph GraphTables::make(const std::vector<Moment>& moments) {
         n.parameter.valid()
             ? step_.value(n.parameter).name
             : fmt::format("{}.{}", step_.op(n.members[0]).name, n.members[0].value));
-    objective.unary.push_back(node_seconds(static_cast<int>(i)));
+    objective.unary.push_back(node_seconds(static_cast<int>(i), exposed));
     if (const int block = block_variable(static_cast<int>(i)); block >= 0) {
       objective.factors.push_back(
           {{static_cast<int>(i), block}, again_seconds(static_cast<int>(i))});
@@ -602,9 +615,9 @@ StrategyGraph GraphTables::make(const std::vector<Moment>& moments) {
     objective.unary.push_back(nothing);
   }
   for (std::size_t e = 0; e < edges_.size(); ++e) {
-    CostTable& table = known_["s" + edges_[e].key];
+    CostTable& table = known_[fmt::format("s{}/{}", edges_[e].key, exposed)];
     if (!table) {
-      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(e)));
+      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(e, exposed)));
     }
     objective.factors.push_back({edges_[e].scope, table});
   }
@@ -623,12 +636,13 @@ GraphTables& IntraOpProblem::tables(bool recompute) const {
 }
 
 StrategyGraph IntraOpProblem::strategy_graph(bool recompute,
-                                             const std::vector<Moment>& moments) const {
-  return tables(recompute).make(moments);
+                                             const std::vector<Moment>& moments,
+                                             double exposed) const {
+  return tables(recompute).make(moments, exposed);
 }
 
-ClassNetwork IntraOpProblem::class_network(bool recompute) const {
-  return tables(recompute).make_classes();
+ClassNetwork IntraOpProblem::class_network(bool recompute, double exposed) const {
+  return tables(recompute).make_classes(exposed);
 }
 
 }  // namespace shardplan::problem

@@ -18,8 +18,8 @@ class GraphTables {
  public:
   GraphTables(const IntraOpProblem& problem, bool recompute);
   [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
-  [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments);
-  [[nodiscard]] ClassNetwork make_classes();
+  [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments, double exposed);
+  [[nodiscard]] ClassNetwork make_classes(double exposed);
 
  private:
   /// A use of a value with what tells equal ones apart.
@@ -76,10 +76,10 @@ class GraphTables {
   [[nodiscard]] NodeFacts node_facts(int node) const;
   [[nodiscard]] InnerValue inner_value(int node, int member, ir::ValueId value) const;
 
-  [[nodiscard]] solvers::CostTable node_seconds(int node);
+  [[nodiscard]] solvers::CostTable node_seconds(int node, double exposed);
   [[nodiscard]] solvers::CostTable again_seconds(int node);
   /// In classes; the scope is left out.
-  [[nodiscard]] const ClassNetwork::Factor& edge_seconds(std::size_t edge);
+  [[nodiscard]] const ClassNetwork::Factor& edge_seconds(std::size_t edge, double exposed);
   /// The layouts of a value as it may be made and read, by class, and what they cost.
   struct EdgeLayouts {
     std::vector<sharding::ShardingSpec> made_spec{};  ///< by class of writes

@@ -105,13 +105,16 @@ class IntraOpProblem {
 
   /// The problem as numbers: a variable for each node and, with `recompute`, one for each block
   /// after them (an index into kRecomputes). One memory row for each moment: what is live then.
+  /// `exposed` as in class_network().
   /// Tables are kept for the next call (not thread-safe).
   [[nodiscard]] StrategyGraph strategy_graph(bool recompute,
-                                             const std::vector<Moment>& moments) const;
+                                             const std::vector<Moment>& moments,
+                                             double exposed = 1) const;
 
   /// The objective of strategy_graph(recompute, {}) in classes of choices: what to solve on meshes
   /// of three and more axes, where tables over choices would fill the memory.
-  [[nodiscard]] ClassNetwork class_network(bool recompute) const;
+  /// `exposed` scales the changes of layout, inside nodes too, as if the rest hid behind compute.
+  [[nodiscard]] ClassNetwork class_network(bool recompute, double exposed = 1) const;
 
   /// The plan of an assignment (indices as in strategy_graph).
   [[nodiscard]] plan::Plan to_plan(const std::vector<int>& choice, bool recompute) const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -32,6 +33,7 @@ class MemoryMeter {
   void add(MemoryClass what, Bytes bytes) {
     live_[static_cast<std::size_t>(what)] += bytes;
     total_ += bytes;
+    watched_ = std::max(watched_, total_);
     if (total_ > peak_) {
       peak_ = total_;
       at_peak_ = live_;
@@ -47,6 +49,11 @@ class MemoryMeter {
     remove(what, bytes);
   }
 
+  /// Forgets what was watched before.
+  void watch() { watched_ = total_; }
+  /// The most bytes since watch().
+  [[nodiscard]] Bytes watched() const { return watched_; }
+
   [[nodiscard]] Bytes peak() const { return peak_; }
   [[nodiscard]] MemoryBreakdown at_peak() const;
 
@@ -55,6 +62,7 @@ class MemoryMeter {
   std::array<Bytes, kMemoryClasses> at_peak_{};
   Bytes total_ = 0;
   Bytes peak_ = 0;
+  Bytes watched_ = 0;
 };
 
 }  // namespace shardplan::sim

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,12 @@ struct MemoryBreakdown {
   Bytes temporary = 0;  ///< everything else: workspaces, changed layouts
 };
 
+/// The most bytes in some part of a step, and when.
+struct Peak {
+  Bytes bytes = 0;
+  lower::ProgramPoint at{};
+};
+
 struct Simulation {
   Seconds step_seconds = 0;
   Seconds additive_seconds = 0;  ///< sum of all compute and communication
@@ -39,9 +46,10 @@ struct Simulation {
   Seconds exposed_communication_seconds = 0;  ///< compute stream idle, waiting
   Bytes peak_bytes = 0;                       ///< of a device; all devices are equal under SPMD
   MemoryBreakdown at_peak{};
-  lower::ProgramPoint peak{};     ///< the moment of the peak
-  Flops flops = 0;                ///< of one device in one step
-  std::vector<Event> timeline{};  ///< empty unless asked for
+  lower::ProgramPoint peak{};         ///< the moment of the peak
+  std::array<Peak, 3> phase_peaks{};  ///< of each phase, by ir::Phase
+  Flops flops = 0;                    ///< of one device in one step
+  std::vector<Event> timeline{};      ///< empty unless asked for
 };
 
 struct SimOptions {

@@ -237,7 +237,12 @@ lower::ProgramPoint Simulator::point(const Step& step) const {
 void Simulator::memory_section(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     const Bytes before = meter_.peak();
+    meter_.watch();
     memory_step(step);
+    Peak& phase = result_.phase_peaks[static_cast<std::size_t>(step.phase)];
+    if (meter_.watched() > phase.bytes) {
+      phase = {meter_.watched(), point(step)};
+    }
     if (meter_.peak() > before) {
       result_.peak = point(step);
     }

@@ -45,7 +45,10 @@ void expect_equal(const Plan& a, const Plan& b) {
   EXPECT_EQ(a.recompute, b.recompute);
   EXPECT_EQ(a.prediction.step_seconds, b.prediction.step_seconds);
   EXPECT_EQ(a.prediction.additive_seconds, b.prediction.additive_seconds);
+  EXPECT_EQ(a.prediction.objective_seconds, b.prediction.objective_seconds);
   EXPECT_EQ(a.prediction.lower_bound_seconds, b.prediction.lower_bound_seconds);
+  EXPECT_EQ(a.prediction.step_lower_bound_seconds, b.prediction.step_lower_bound_seconds);
+  EXPECT_EQ(a.prediction.rows, b.prediction.rows);
   EXPECT_EQ(a.prediction.gap, b.prediction.gap);
   EXPECT_EQ(a.prediction.peak_bytes, b.prediction.peak_bytes);
   EXPECT_EQ(a.prediction.memory_limit, b.prediction.memory_limit);
@@ -210,6 +213,8 @@ TEST_F(PlanJson, ErrorsNameTheirPlace) {
             "devices of the cluster");
   EXPECT_EQ(error_after([](json& d) { d["mesh"] = 3; }),
             "plan.json: mesh: expected a list, found 3");
+  EXPECT_EQ(error_after([](json& d) { d["recompute"][0]["mode"] = "twice"; }),
+            "plan.json: recompute / 0 / mode: must be \"selective\" or \"whole\"");
   EXPECT_EQ(error_after([](json& d) { d["recompute"][0] = "net.2"; }),
             "plan.json: recompute: no block is named \"net.2\"; did you mean "
             "\"net.0\"?");

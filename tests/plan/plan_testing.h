@@ -73,7 +73,8 @@ inline Plan example_plan(const ir::Graph& step) {
     plan.strategies.push_back(*strategy);
   }
   plan.recompute = {{"net.1", plan::Recompute::kSelective}};
-  plan.prediction = {0.125, 0.25, 0.2, 0.25, 3328, 0, 1.0 / 3};
+  plan.prediction = {
+      0.125, 0.25, 0.25, 0.2, 0.25, 0.1, {{"net.1 add.3", 3328, 0.5}}, 3328, 0, 1.0 / 3};
   return plan;
 }
 

@@ -15,6 +15,7 @@ template <std::size_t Index>
 Result<PlanResult> plan_expert(const PlanRequest& request) {
   const ExpertRule& rule = expert_rules()[Index];
   const Budget budget(request);
+  const Bytes limit = memory_limit(request);
   std::vector<cluster::DeviceMesh> meshes = expert_meshes(rule, request.cluster.device_count());
   if (request.mesh) {
     meshes = {*request.mesh};
@@ -33,10 +34,10 @@ Result<PlanResult> plan_expert(const PlanRequest& request) {
     }
     SHARDPLAN_ASSIGN_OR_RETURN(
         std::vector<Candidate> plans,
-        experts.plans(rule, mesh, least_step_seconds(candidates, memory_limit(request))));
+        experts.plans(rule, mesh, limit, least_step_seconds(candidates, limit)));
     std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
   }
-  return conclude(request, rule.name, std::move(candidates), 0, budget);
+  return conclude(request, rule.name, candidates, limit, {}, budget);
 }
 
 }  // namespace

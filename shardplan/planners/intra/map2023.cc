@@ -2,14 +2,14 @@
 // Parallel Training for Foundation Models", arXiv 2302.02599).
 //
 // The idea in five lines: on each mesh, one choice for every node of the training step (an op with
-// its backward ops; a parameter with its gradient and optimizer state), least additive time, bytes
-// at program points within the limit. Without a binding limit the problem is solved exactly by
-// elimination. With one, every choice exists twice, with its block run once or again in the
-// backward pass, and the limit is relaxed by Lagrange multipliers, which gives the bound. Program
-// points come from the lowered program: solve, lower, look where the peak is, add that point, solve
-// again. The simulator has the last word among the candidates, expert plans included.
+// its backward ops; a parameter with its gradient and optimizer state) and for every block (kept,
+// or recomputed in part or whole), least additive time, bytes at every moment within the limit.
+// Without a binding limit the problem is solved exactly by elimination over classes of layouts;
+// with one, by Lagrangian bounds and elimination over Pareto points (solvers/exact.h). Memory rows
+// come from lowered programs, which they equal to the byte (map_mesh.cc). The simulator has the
+// last word among the plans found on the way, expert plans included.
 //
-// Read `MeshSearch::run`, then `plan_map`.
+// Read `MapSearch::plan`.
 //
 // Deviations from the paper: one stage instead of two (recomputation is chosen with the sharding),
 // memory by liveness instead of a sum over nodes, any number of mesh axes, layouts of gradients and
@@ -19,261 +19,134 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <map>
+#include <numeric>
 #include <utility>
 
-#include "shardplan/planners/evaluate.h"
 #include "shardplan/planners/experts.h"
-#include "shardplan/problem/intra_op.h"
-#include "shardplan/solvers/constrained.h"
+#include "shardplan/planners/intra/map_mesh.h"
 
 namespace shardplan::planners {
 namespace {
 
-using problem::IntraOpProblem;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The search on one mesh.
-class MeshSearch {
+/// The search over all meshes of one request; answers one memory limit after the other.
+class MapSearch {
  public:
-  MeshSearch(const PlanRequest& request, const IntraOpProblem& problem, const Budget& budget)
+  explicit MapSearch(const PlanRequest& request)
       : request_(request),
-        problem_(problem),
-        budget_(budget),
-        limit_(static_cast<double>(memory_limit(request))) {}
+        structure_(std::make_shared<const problem::StepStructure>(request.step)),
+        experts_(request, structure_),
+        meshes_(request.mesh ? std::vector<cluster::DeviceMesh>{*request.mesh}
+                             : cluster::enumerate_meshes(request.cluster, request.max_mesh_axes)) {}
 
-  /// Adds candidates; sets the lower bound of this mesh.
-  Status run(std::vector<Candidate>& candidates, double& bound) {
-    const problem::StrategyGraph free = problem_.strategy_graph(false, {});
-    const auto outcome = elimination_.minimise(free.problem.objective);
-    if (!outcome.solved) {
-      return unsupported("map: the model's graph is too entangled for exact elimination");
+  Result<PlanResult> plan(Bytes limit, const Budget& budget) {
+    SHARDPLAN_RETURN_IF_ERROR(solve_free(budget));
+    Proof proof;
+    SHARDPLAN_RETURN_IF_ERROR(solve_within(limit, budget, proof));
+    if (!request_.mesh) {
+      SHARDPLAN_RETURN_IF_ERROR(add_experts(limit, budget));
     }
-    bound = outcome.solution.cost;
-    SHARDPLAN_ASSIGN_OR_RETURN(
-        Candidate candidate,
-        evaluate(problem_.to_plan(outcome.solution.choice, false), request_.step));
-    const bool fits = static_cast<double>(candidate.simulation.peak_bytes) <= limit_;
-    const problem::Moment peak = peak_point(candidate);
-    const std::size_t before = candidates.size();
-    candidates.push_back(std::move(candidate));
-    if (!request_.cluster.local) {
-      SHARDPLAN_RETURN_IF_ERROR(add_overlapping(free.problem.objective, candidates));
+    if (least_additive_seconds(candidates_, limit) == kInfinity && !budget.exhausted()) {
+      SHARDPLAN_RETURN_IF_ERROR(solve_least(budget, proof));
     }
-    if (fits) {
-      return {};
-    }
-    SHARDPLAN_RETURN_IF_ERROR(within_limit(peak, candidates, bound));
-    const bool found = std::any_of(
-        candidates.begin() + static_cast<std::ptrdiff_t>(before),
-        candidates.end(),
-        [&](const auto& c) { return static_cast<double>(c.simulation.peak_bytes) <= limit_; });
-    return found ? Status{} : least_memory(candidates);
+    return conclude(request_, "map", candidates_, limit, proof, budget);
   }
 
  private:
-  [[nodiscard]] problem::Moment peak_point(const Candidate& candidate) const {
-    return problem_.moment_of(candidate.simulation.peak, candidate.plan);
-  }
-
-  void add_point(problem::Moment at) {
-    if (std::find(points_.begin(), points_.end(), at) == points_.end()) {
-      points_.push_back(at);
-      slack_.push_back(0);
-    }
-  }
-
-  Status within_limit(problem::Moment peak, std::vector<Candidate>& candidates, double& bound) {
-    constexpr int kRounds = 12;
-    add_point(peak);
-    for (int round = 0; round < kRounds && !budget_.exhausted(); ++round) {
-      problem::StrategyGraph graph = problem_.strategy_graph(true, points_);
-      for (std::size_t r = 0; r < points_.size(); ++r) {
-        graph.problem.rows[r].limit = limit_ + slack_[r];
-      }
-      solvers::SolveOptions options;
-      options.control = request_.control;
-      options.hint = hint_;
-      const solvers::Solution solution =
-          solvers::solve_constrained(graph.problem, elimination_, options);
-      if (solution.choice.empty() || solution.status == solvers::SolveStatus::kInfeasible) {
-        return {};
-      }
-      if (round == 0) {
-        bound = std::max(bound, solution.lower_bound);
-      }
-      hint_ = solution.multiplier;
-      SHARDPLAN_ASSIGN_OR_RETURN(Candidate candidate,
-                                 evaluate(problem_.to_plan(solution.choice, true), request_.step));
-      const auto peak_bytes = static_cast<double>(candidate.simulation.peak_bytes);
-      peak = peak_point(candidate);
-      candidates.push_back(std::move(candidate));
-      const bool fits = peak_bytes <= limit_;
-      const double tightest = *std::max_element(solution.usage.begin(), solution.usage.end());
-      if (fits && (limit_ - peak_bytes) <= 0.005 * limit_) {
-        return {};
-      }
-      adjust(peak, peak_bytes, tightest, solution, fits);
-      request_.control.report("memory", static_cast<double>(round + 1) / kRounds);
+  /// Every mesh without a limit, the first time.
+  Status solve_free(const Budget& budget) {
+    while (searches_.size() < meshes_.size() && !(budget.exhausted() && !candidates_.empty())) {
+      const std::size_t m = searches_.size();
+      budget.control().report("meshes",
+                              static_cast<double>(m) / static_cast<double>(meshes_.size()));
+      SHARDPLAN_ASSIGN_OR_RETURN(MapMesh search, MapMesh::make(request_, structure_, meshes_[m]));
+      SHARDPLAN_RETURN_IF_ERROR(search.solve_free(candidates_));
+      searches_.push_back(std::move(search));
     }
     return {};
   }
 
-  /// The rows are sums that differ a little from what the lowered program needs: moves their limits
-  /// by what was seen, and adds the point of a peak elsewhere.
-  void adjust(problem::Moment peak,
-              double peak_bytes,
-              double tightest,
-              const solvers::Solution& solution,
-              bool fits) {
-    const bool known = std::find(points_.begin(), points_.end(), peak) != points_.end();
-    if (!fits && !known) {
-      add_point(peak);
-      return;
-    }
-    const double seen = tightest - peak_bytes;
-    for (std::size_t r = 0; r < slack_.size(); ++r) {
-      if (fits) {
-        slack_[r] = std::max(slack_[r], seen);
-      } else if (points_[r] == peak) {
-        slack_[r] = std::min(slack_[r] - 0.002 * limit_, solution.usage[r] - peak_bytes);
+  /// Meshes by their optimum without a limit: one that is no better without than another within
+  /// the limit need not be looked at.
+  Status solve_within(Bytes limit, const Budget& budget, Proof& proof) {
+    std::vector<std::size_t> order(searches_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return searches_[a].free_seconds() < searches_[b].free_seconds();
+    });
+    proof.lower_bound = kInfinity;
+    proof.step_lower_bound = kInfinity;
+    for (const std::size_t m : order) {
+      MapMesh& search = searches_[m];
+      proof.step_lower_bound = std::min(proof.step_lower_bound, search.least_step_seconds());
+      MapMesh::Bound bound;
+      bound.additive = search.free_seconds();
+      if (bound.additive < least_additive_seconds(candidates_, limit)) {
+        SHARDPLAN_ASSIGN_OR_RETURN(bound, search.solve_within(limit, budget, candidates_));
+      }
+      if (bound.additive < proof.lower_bound) {
+        proof.lower_bound = bound.additive;
+        proof.rows = std::move(bound.rows);
       }
     }
+    if (searches_.size() < meshes_.size()) {
+      proof = {};  // meshes that were not looked at have no bound
+    }
+    return {};
   }
 
-  /// Optima in which changes of layout count only in part, as if the rest hid behind compute: more
-  /// candidates for the simulator, which knows what does.
-  Status add_overlapping(const solvers::CostNetwork& objective,
-                         std::vector<Candidate>& candidates) {
-    for (const double exposed : {0.5, 0.2}) {
-      if (budget_.exhausted()) {
-        return {};
-      }
-      solvers::CostNetwork discounted = objective;
-      std::map<const std::vector<double>*, solvers::CostTable> known;
-      for (solvers::CostNetwork::Factor& factor : discounted.factors) {
-        solvers::CostTable& table = known[factor.cost.get()];
-        if (!table) {
-          std::vector<double> values = *factor.cost;
-          for (double& value : values) {
-            value *= exposed;
-          }
-          table = std::make_shared<const std::vector<double>>(std::move(values));
+  Status add_experts(Bytes limit, const Budget& budget) {
+    for (const ExpertRule& rule : expert_rules()) {
+      for (const cluster::DeviceMesh& mesh : expert_meshes(rule, request_.cluster.device_count())) {
+        if (budget.exhausted()) {
+          return {};
         }
-        factor.cost = table;
-      }
-      const auto outcome = elimination_.minimise(discounted);
-      if (outcome.solved) {
         SHARDPLAN_ASSIGN_OR_RETURN(
-            Candidate candidate,
-            evaluate(problem_.to_plan(outcome.solution.choice, false), request_.step));
-        candidates.push_back(std::move(candidate));
+            std::vector<Candidate> plans,
+            experts_.plans(rule, mesh, limit, least_step_seconds(candidates_, limit)));
+        std::move(plans.begin(), plans.end(), std::back_inserter(candidates_));
       }
     }
     return {};
   }
 
-  /// A plan of least memory: fictitious play between the plan, which makes the weighted sum of the
-  /// rows small, and the rows, of which the one that peaked gains weight.
-  Status least_memory(std::vector<Candidate>& candidates) {
-    constexpr int kRounds = 8;
-    std::vector<double> weight(points_.size(), 1);
-    for (int round = 0; round < kRounds && !budget_.exhausted(); ++round) {
-      const problem::StrategyGraph graph = problem_.strategy_graph(true, points_);
-      const auto outcome = elimination_.minimise(weighted(graph, weight));
-      if (!outcome.solved) {
-        return {};
-      }
-      SHARDPLAN_ASSIGN_OR_RETURN(
-          Candidate candidate,
-          evaluate(problem_.to_plan(outcome.solution.choice, true), request_.step));
-      const problem::Moment peak = peak_point(candidate);
-      candidates.push_back(std::move(candidate));
-      add_point(peak);
-      weight.resize(points_.size(), 0);
-      for (std::size_t r = 0; r < points_.size(); ++r) {
-        weight[r] += points_[r] == peak ? 1 : 0;
-      }
+  /// Nothing fits: how much would.
+  Status solve_least(const Budget& budget, Proof& proof) {
+    proof.least_bytes = kInfinity;
+    for (MapMesh& search : searches_) {
+      SHARDPLAN_ASSIGN_OR_RETURN(const double least, search.solve_least(budget, candidates_));
+      proof.least_bytes = std::min(proof.least_bytes, least);
     }
     return {};
-  }
-
-  /// The weighted sum of the rows, with a millionth of the time to settle ties.
-  [[nodiscard]] static solvers::CostNetwork weighted(const problem::StrategyGraph& graph,
-                                                     const std::vector<double>& weight) {
-    solvers::CostNetwork sum = graph.problem.objective;
-    const auto add = [&](solvers::CostTable& table, auto part_of) {
-      auto total = std::make_shared<std::vector<double>>(*table);
-      for (double& value : *total) {
-        value *= 1e-6;
-      }
-      for (std::size_t r = 0; r < weight.size(); ++r) {
-        const solvers::CostTable& part = part_of(graph.problem.rows[r]);
-        for (std::size_t i = 0; part && i < total->size(); ++i) {
-          (*total)[i] += weight[r] * 1e-9 * (*part)[i];
-        }
-      }
-      table = std::move(total);
-    };
-    for (std::size_t v = 0; v < sum.unary.size(); ++v) {
-      add(sum.unary[v], [v](const auto& row) -> const auto& { return row.unary[v]; });
-    }
-    for (std::size_t f = 0; f < sum.factors.size(); ++f) {
-      add(sum.factors[f].cost, [f](const auto& row) -> const auto& { return row.factors[f]; });
-    }
-    return sum;
   }
 
   const PlanRequest& request_;
-  const IntraOpProblem& problem_;
-  const Budget& budget_;
-  double limit_;
-  std::vector<problem::Moment> points_;
-  std::vector<double> slack_;  ///< by point
-  std::vector<double> hint_;   ///< multipliers of the last round, by point
-  solvers::Elimination elimination_;
+  std::shared_ptr<const problem::StepStructure> structure_;
+  Experts experts_;
+  std::vector<cluster::DeviceMesh> meshes_;
+  std::vector<MapMesh> searches_;      ///< of the first meshes
+  std::vector<Candidate> candidates_;  ///< every plan found, for any limit
 };
-
-Status search_mesh(const PlanRequest& request,
-                   const cluster::DeviceMesh& mesh,
-                   const Budget& budget,
-                   std::vector<Candidate>& candidates,
-                   double& bound) {
-  const cost::CostModel cost(request.cluster, mesh);
-  SHARDPLAN_ASSIGN_OR_RETURN(const IntraOpProblem problem,
-                             IntraOpProblem::build(request.step, cost));
-  double mesh_bound = 0;
-  SHARDPLAN_RETURN_IF_ERROR(MeshSearch(request, problem, budget).run(candidates, mesh_bound));
-  bound = std::min(bound, mesh_bound);
-  return {};
-}
 
 Result<PlanResult> plan_map(const PlanRequest& request) {
   const Budget budget(request);
-  std::vector<cluster::DeviceMesh> meshes =
-      request.mesh ? std::vector<cluster::DeviceMesh>{*request.mesh}
-                   : cluster::enumerate_meshes(request.cluster, request.max_mesh_axes);
-  std::vector<Candidate> candidates;
-  double bound = std::numeric_limits<double>::infinity();
-  for (std::size_t m = 0; m < meshes.size(); ++m) {
-    if (budget.exhausted() && !candidates.empty()) {
-      bound = 0;  // meshes that were not looked at have no bound
-      break;
-    }
-    request.control.report("meshes", static_cast<double>(m) / static_cast<double>(meshes.size()));
-    SHARDPLAN_RETURN_IF_ERROR(search_mesh(request, meshes[m], budget, candidates, bound));
-  }
-  if (!request.mesh) {
-    for (const ExpertRule& rule : expert_rules()) {
-      for (const cluster::DeviceMesh& mesh : expert_meshes(rule, request.cluster.device_count())) {
-        if (budget.exhausted()) {
-          break;
-        }
-        SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Candidate> plans, expert_plans(request, rule, mesh));
-        std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
-      }
+  return MapSearch(request).plan(memory_limit(request), budget);
+}
+
+Result<std::vector<PlanResult>> sweep_map(const PlanRequest& request,
+                                          const std::vector<Bytes>& limits) {
+  MapSearch search(request);
+  // From the most memory to the least: every plan found stays a candidate, so that more memory
+  // never gives a slower plan.
+  std::vector<PlanResult> results(limits.size());
+  for (std::size_t pass = 0; pass < 2; ++pass) {
+    for (std::size_t i = limits.size(); i-- > 0;) {
+      const Budget budget(request);
+      SHARDPLAN_ASSIGN_OR_RETURN(results[i], search.plan(limits[i], budget));
     }
   }
-  return conclude(request, "map", std::move(candidates), bound, budget);
+  return results;
 }
 
 }  // namespace
@@ -283,7 +156,8 @@ PlannerInfo map_planner() {
           "after Liu et al., MAP, arXiv 2302.02599",
           2023,
           "sharding, optimizer state layout and recomputation together, within the memory limit",
-          plan_map};
+          plan_map,
+          sweep_map};
 }
 
 }  // namespace shardplan::planners
