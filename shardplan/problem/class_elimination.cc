@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <set>
@@ -122,10 +123,12 @@ class Odometer {
 
 class ClassEliminationRun {
  public:
-  ClassEliminationRun(const ClassNetwork& network, double max_work)
-      : network_(network), max_work_(max_work) {
-    const std::size_t n = network.unary.size();
-    factors_of_.resize(n);
+  ClassEliminationRun(const ClassNetwork& network, const ClassOptions& options)
+      : options_(options), unary_(network.unary), originals_(network.unary.size()) {
+    factors_of_.resize(originals_);
+    for (std::size_t v = 0; v < originals_; ++v) {
+      original_.push_back(static_cast<int>(v));
+    }
     for (const ClassNetwork::Factor& factor : network.factors) {
       add(factor);
     }
@@ -133,9 +136,8 @@ class ClassEliminationRun {
 
   ClassSolution run() {
     ClassSolution solution;
-    const std::size_t n = factors_of_.size();
-    seen_.resize(n);
-    for (std::size_t v = 0; v < n; ++v) {
+    seen_.resize(originals_);
+    for (std::size_t v = 0; v < originals_; ++v) {
       look_at(static_cast<int>(v));
     }
     while (!queue_.empty()) {
@@ -145,7 +147,11 @@ class ClassEliminationRun {
       if (seen_[index].done || entry.turn != seen_[index].turn) {
         continue;
       }
-      if (seen_[index].key->sums > max_work_) {
+      if (!seen_[index].key->joined && seen_[index].key->sums > options_.split_work &&
+          split(entry.variable)) {
+        continue;
+      }
+      if (seen_[index].key->sums > options_.max_work) {
         return solution;
       }
       seen_[index].done = true;
@@ -159,14 +165,16 @@ class ClassEliminationRun {
       }
     }
     solution.solved = true;
-    solution.cost = total_;
+    solution.lower_bound = total_;
     solution.choice = walk_back();
     return solution;
   }
 
+  [[nodiscard]] bool was_split() const { return unary_.size() > originals_; }
+
  private:
   [[nodiscard]] std::size_t size(int v) const {
-    return network_.unary[static_cast<std::size_t>(v)]->size();
+    return unary_[static_cast<std::size_t>(v)]->size();
   }
 
   // ---- Numbers of tables and classes ----
@@ -418,6 +426,60 @@ class ClassEliminationRun {
     return true;
   }
 
+  // ---- Splitting ----
+
+  /// Takes the factors over one set of neighbours off a variable, to a copy of it, and forgets that
+  /// the two are one: a lower bound remains. False when all are over one set.
+  bool split(int v) {
+    const auto index = static_cast<std::size_t>(v);
+    std::vector<int> first;  // scope of the first factor
+    std::vector<std::size_t> taken;
+    for (const std::size_t f : factors_of_[index]) {
+      std::vector<int> scope = factors_[f].scope;
+      std::erase(scope, v);
+      std::sort(scope.begin(), scope.end());
+      if (first.empty()) {
+        first = scope;
+      }
+      if (!scope.empty() && scope == first) {
+        taken.push_back(f);
+      }
+    }
+    if (taken.size() == factors_of_[index].size() || taken.empty()) {
+      return false;
+    }
+    const int copy = static_cast<int>(unary_.size());
+    const solvers::CostTable half = half_of(unary_[index]);
+    unary_[index] = half;
+    unary_.push_back(half);
+    original_.push_back(original_[index]);
+    factors_of_.push_back(taken);
+    seen_.emplace_back();
+    for (const std::size_t f : taken) {
+      std::erase(factors_of_[index], f);
+      std::replace(factors_[f].scope.begin(), factors_[f].scope.end(), v, copy);
+    }
+    look_at(v);
+    look_at(copy);
+    for (const int w : neighbours_of(copy)) {
+      look_at(w);
+    }
+    return true;
+  }
+
+  solvers::CostTable half_of(const solvers::CostTable& table) {
+    solvers::CostTable& known = halves_[table.get()];
+    if (!known) {
+      std::vector<double> values = *table;
+      for (double& value : values) {
+        value /= 2;
+      }
+      kept_.push_back(table);
+      known = std::make_shared<const std::vector<double>>(std::move(values));
+    }
+    return known;
+  }
+
   // ---- Joining ----
 
   struct Trail {
@@ -476,7 +538,7 @@ class ClassEliminationRun {
   [[nodiscard]] Key key_of(int v,
                            const std::vector<std::size_t>& ids,
                            const std::vector<int>& neighbours) {
-    Key key{table_of(network_.unary[static_cast<std::size_t>(v)])->id};
+    Key key{table_of(unary_[static_cast<std::size_t>(v)])->id};
     for (const std::size_t f : ids) {
       const Factor& factor = factors_[f];
       key.push_back(factor.table->id);
@@ -653,7 +715,7 @@ class ClassEliminationRun {
   }
 
   JoinedRef join(int v, const std::vector<std::size_t>& ids, const std::vector<int>& neighbours) {
-    std::vector<double> own = *network_.unary[static_cast<std::size_t>(v)];
+    std::vector<double> own = *unary_[static_cast<std::size_t>(v)];
     std::map<std::vector<int>, std::vector<Group>> by_scope;
     for (const std::size_t f : ids) {
       Group group = group_of(v, f, neighbours);
@@ -846,24 +908,29 @@ class ClassEliminationRun {
     }
   }
 
+  /// Of the copies of a variable the one that was joined last decides.
   [[nodiscard]] std::vector<int> walk_back() const {
-    std::vector<int> choice(factors_of_.size(), 0);
+    std::vector<int> choice(originals_, -1);
     for (std::size_t t = trail_.size(); t-- > 0;) {
       const auto v = static_cast<std::size_t>(trail_[t].variable);
-      std::vector<double> sum = *network_.unary[v];
+      int& chosen = choice[static_cast<std::size_t>(original_[v])];
+      if (chosen >= 0) {
+        continue;
+      }
+      std::vector<double> sum = *unary_[v];
       for (const std::size_t f : trail_[t].factors) {
         add_known(factors_[f], trail_[t].variable, choice, sum);
       }
-      choice[v] = static_cast<int>(std::min_element(sum.begin(), sum.end()) - sum.begin());
+      chosen = static_cast<int>(std::min_element(sum.begin(), sum.end()) - sum.begin());
     }
     return choice;
   }
 
   /// Adds to each choice of `v` what a factor says of it when the other variables are known.
-  static void add_known(const Factor& factor,
-                        int v,
-                        const std::vector<int>& choice,
-                        std::vector<double>& sum) {
+  void add_known(const Factor& factor,
+                 int v,
+                 const std::vector<int>& choice,
+                 std::vector<double>& sum) const {
     std::size_t base = 0;
     std::size_t stride = 0;
     std::size_t own = 0;
@@ -875,8 +942,8 @@ class ClassEliminationRun {
         own = d;
         stride = 1;
       } else {
-        base +=
-            classes.of[static_cast<std::size_t>(choice[static_cast<std::size_t>(factor.scope[d])])];
+        const int w = original_[static_cast<std::size_t>(factor.scope[d])];
+        base += classes.of[static_cast<std::size_t>(choice[static_cast<std::size_t>(w)])];
       }
     }
     const std::vector<std::uint16_t>& of = factor.classes[own]->of;
@@ -885,8 +952,12 @@ class ClassEliminationRun {
     }
   }
 
-  const ClassNetwork& network_;
-  double max_work_;
+  ClassOptions options_;
+  std::vector<solvers::CostTable> unary_;
+  std::size_t originals_;      ///< variables of the network; what follows are copies of them
+  std::vector<int> original_;  ///< by variable
+  std::unordered_map<const void*, solvers::CostTable> halves_;
+  std::vector<solvers::CostTable> kept_;  ///< so that their addresses stay theirs
   double total_ = 0;
   std::uint64_t next_id_ = 1;
   std::vector<Factor> factors_;
@@ -904,10 +975,123 @@ class ClassEliminationRun {
   std::uint64_t turn_ = 0;
 };
 
+/// Makes a good assignment of a relaxed one.
+class Rounding {
+ public:
+  explicit Rounding(const ClassNetwork& network)
+      : network_(network), factors_of_(network.unary.size()) {
+    for (std::size_t f = 0; f < network.factors.size(); ++f) {
+      for (const int v : network.factors[f].scope) {
+        factors_of_[static_cast<std::size_t>(v)].push_back(f);
+      }
+    }
+  }
+
+  /// Improves single variables, then finds the optimum over the choices that look best of each.
+  void improve(std::vector<int>& choice) const {
+    constexpr int kSweeps = 4;
+    for (int sweep = 0; sweep < kSweeps && sweep_once(choice); ++sweep) {
+    }
+    const std::vector<std::vector<int>> keep = best_of_each(choice);
+    const ClassSolution best = minimise(restricted(network_, keep));
+    if (best.solved && best.cost < evaluate(network_, choice)) {
+      for (std::size_t v = 0; v < choice.size(); ++v) {
+        choice[v] = keep[v][static_cast<std::size_t>(best.choice[v])];
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kKept = 12;
+
+  [[nodiscard]] bool sweep_once(std::vector<int>& choice) const {
+    bool any = false;
+    for (std::size_t v = 0; v < choice.size(); ++v) {
+      const std::vector<double> sum = sums(v, choice);
+      const auto best = std::min_element(sum.begin(), sum.end());
+      if (*best < sum[static_cast<std::size_t>(choice[v])]) {
+        choice[v] = static_cast<int>(best - sum.begin());
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  /// Costs of a variable's choices when all others stay.
+  [[nodiscard]] std::vector<double> sums(std::size_t v, const std::vector<int>& choice) const {
+    std::vector<double> sum = *network_.unary[v];
+    for (const std::size_t f : factors_of_[v]) {
+      const ClassNetwork::Factor& factor = network_.factors[f];
+      std::size_t base = 0;
+      std::size_t stride = 0;
+      const ChoiceClasses* own = nullptr;
+      for (std::size_t d = 0; d < factor.scope.size(); ++d) {
+        const ChoiceClasses& classes = *factor.classes[d];
+        base *= classes.count;
+        stride *= classes.count;
+        const auto w = static_cast<std::size_t>(factor.scope[d]);
+        if (w == v) {
+          own = &classes;
+          stride = 1;
+        } else {
+          base += classes.of[static_cast<std::size_t>(choice[w])];
+        }
+      }
+      for (std::size_t c = 0; c < sum.size(); ++c) {
+        sum[c] += (*factor.cost)[base + stride * own->of[c]];
+      }
+    }
+    return sum;
+  }
+
+  /// By variable: the choices that are best for it or for another one that is alike.
+  [[nodiscard]] std::vector<std::vector<int>> best_of_each(const std::vector<int>& choice) const {
+    std::map<const void*, std::set<int>> alike;
+    for (std::size_t v = 0; v < choice.size(); ++v) {
+      const std::vector<double> sum = sums(v, choice);
+      std::vector<int> order(sum.size());
+      std::iota(order.begin(), order.end(), 0);
+      const std::size_t kept = std::min(kKept, order.size());
+      std::partial_sort(order.begin(),
+                        order.begin() + static_cast<std::ptrdiff_t>(kept),
+                        order.end(),
+                        [&](int a, int b) {
+                          const double first = sum[static_cast<std::size_t>(a)];
+                          const double second = sum[static_cast<std::size_t>(b)];
+                          return first != second ? first < second : a < b;
+                        });
+      std::set<int>& known = alike[network_.unary[v].get()];
+      known.insert(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept));
+      known.insert(choice[v]);
+    }
+    std::vector<std::vector<int>> keep;
+    keep.reserve(choice.size());
+    for (const solvers::CostTable& unary : network_.unary) {
+      const std::set<int>& known = alike[unary.get()];
+      keep.emplace_back(known.begin(), known.end());
+    }
+    return keep;
+  }
+
+  const ClassNetwork& network_;
+  std::vector<std::vector<std::size_t>> factors_of_;
+};
+
 }  // namespace
 
-ClassSolution minimise(const ClassNetwork& network, double max_work) {
-  return ClassEliminationRun(network, max_work).run();
+ClassSolution minimise(const ClassNetwork& network, const ClassOptions& options) {
+  ClassEliminationRun run(network, options);
+  ClassSolution solution = run.run();
+  if (!solution.solved) {
+    return solution;
+  }
+  if (!run.was_split()) {
+    solution.cost = solution.lower_bound;
+    return solution;
+  }
+  Rounding(network).improve(solution.choice);
+  solution.cost = evaluate(network, solution.choice);
+  return solution;
 }
 
 }  // namespace shardplan::problem
