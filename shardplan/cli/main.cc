@@ -19,7 +19,7 @@
 namespace shardplan::cli {
 namespace {
 
-constexpr std::array<Command, 12> kCommands{{
+constexpr std::array<Command, 13> kCommands{{
     {"profile",
      "parameters, FLOPs, saved activations and true peak of a training step, without running it",
      "shardplan profile gpt:layers=12,hidden=768",
@@ -41,6 +41,10 @@ constexpr std::array<Command, 12> kCommands{{
      "time and memory of a plan on its cluster; a timeline for Perfetto",
      "shardplan simulate plan.json --trace trace.json",
      add_simulate},
+    {"check-plan",
+     "count a plan's time and bytes anew, without the search or the simulator, and compare",
+     "shardplan check-plan plan.json",
+     add_check_plan},
     {"run",
      "train with a plan: starts the local processes, or joins those of torchrun",
      "shardplan run plan.json --verify --steps 3",

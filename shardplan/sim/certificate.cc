@@ -42,8 +42,8 @@ class Walk {
   void count_seconds(const std::vector<Step>& steps, double times) {
     for (const Step& step : steps) {
       if (step.kind == StepKind::kCollective) {
-        const Seconds seconds = cost_.reshard_step(
-            step.collective, graph_.type(program_.value(step.inputs[0]).global));
+        const Seconds seconds =
+            cost_.reshard_step(step.collective, graph_.type(program_.value(step.inputs[0]).global));
         const bool alone = step.collective.kind == sharding::CollectiveKind::kSlice;
         certificate_.additive_seconds += seconds * times;
         certificate_.kernel_seconds += alone ? seconds * times : 0;
