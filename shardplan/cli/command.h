@@ -33,6 +33,7 @@ struct Command {
 [[nodiscard]] Action add_zoo(CLI::App& app);
 [[nodiscard]] Action add_planners(CLI::App& app);
 [[nodiscard]] Action add_clusters(CLI::App& app);
+[[nodiscard]] Action add_problem(CLI::App& app);
 [[nodiscard]] Action add_solve(CLI::App& app);
 [[nodiscard]] Action add_solvers(CLI::App& app);
 
