@@ -96,13 +96,7 @@ struct Group {
   }
 };
 
-bool disjoint(const std::vector<int>& a, const std::vector<int>& b) {
-  return std::none_of(
-      a.begin(), a.end(), [&](int v) { return std::find(b.begin(), b.end(), v) != b.end(); });
-}
-
-/// Steps an odometer, last digit first; `offset[k]` follows with `stride[k][digit]` steps given by
-/// `place(k, digit, value)`.
+/// A number of mixed digits; the last one runs fastest.
 class Odometer {
  public:
   explicit Odometer(std::vector<std::size_t> size) : size_(std::move(size)), digit_(size_.size()) {}
@@ -279,10 +273,10 @@ class ClassEliminationRun {
 
   // ---- The order ----
 
-  /// What is estimated of the factors over one set of neighbours.
+  /// The factors over one set of neighbours, and in how many classes they see each.
   struct Part {
     std::vector<int> scope;
-    double cells = 1;
+    std::vector<double> classes;  ///< by scope variable, estimated
     double own = 1;
   };
 
@@ -290,12 +284,8 @@ class ClassEliminationRun {
     std::map<std::vector<int>, std::map<int, double>> known;  // scope -> variable -> classes
     for (const std::size_t f : factors_of_[static_cast<std::size_t>(v)]) {
       const Factor& factor = factors_[f];
-      std::vector<int> scope;
-      for (const int w : factor.scope) {
-        if (w != v) {
-          scope.push_back(w);
-        }
-      }
+      std::vector<int> scope = factor.scope;
+      std::erase(scope, v);
       std::sort(scope.begin(), scope.end());
       std::map<int, double>& counts = known[scope];
       for (std::size_t d = 0; d < factor.scope.size(); ++d) {
@@ -310,19 +300,69 @@ class ClassEliminationRun {
       if (scope.empty()) {
         continue;
       }
-      Part part{scope, 1, 1};
-      for (const auto& [w, count] : counts) {
-        (w == v ? part.own : part.cells) *= count;
+      Part part{scope, {}, counts.at(v)};
+      for (const int w : scope) {
+        part.classes.push_back(counts.at(w));
       }
       parts.push_back(std::move(part));
     }
     return parts;
   }
 
-  struct ScopeCells {
-    std::vector<int> scope;
-    double cells;
+  /// A product: its right side is what is known over one scope (and within it), its rows are all
+  /// else. Neighbours on both sides are gone through one by one.
+  struct Sides {
+    int right = -1;      ///< part whose scope is that of the right side; -1 = no product
+    double rows = 1;     ///< classes of the neighbours of the left side
+    double columns = 1;  ///< classes of those of the right side alone
   };
+
+  static bool within(const std::vector<int>& a, const std::vector<int>& b) {
+    return std::includes(b.begin(), b.end(), a.begin(), a.end());
+  }
+
+  [[nodiscard]] static Sides sides_of(const std::vector<Part>& parts, std::size_t right) {
+    std::map<int, double> left;
+    for (const Part& part : parts) {
+      for (std::size_t d = 0; d < part.scope.size() && !within(part.scope, parts[right].scope);
+           ++d) {
+        double& count = left.try_emplace(part.scope[d], 1.0).first->second;
+        count = std::max(count, part.classes[d]);
+      }
+    }
+    Sides sides{static_cast<int>(right), 1, 1};
+    for (const auto& [w, count] : left) {
+      sides.rows *= count;
+    }
+    for (std::size_t d = 0; d < parts[right].scope.size(); ++d) {
+      sides.columns *= left.contains(parts[right].scope[d]) ? 1 : parts[right].classes[d];
+    }
+    return sides;
+  }
+
+  /// The product with most columns.
+  [[nodiscard]] static Sides best_sides(const std::vector<Part>& parts) {
+    Sides best;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Sides sides = sides_of(parts, i);
+      if (sides.columns > best.columns) {
+        best = sides;
+      }
+    }
+    if (best.right < 0) {
+      std::map<int, double> all;
+      for (const Part& part : parts) {
+        for (std::size_t d = 0; d < part.scope.size(); ++d) {
+          double& count = all.try_emplace(part.scope[d], 1.0).first->second;
+          count = std::max(count, part.classes[d]);
+        }
+      }
+      for (const auto& [w, count] : all) {
+        best.rows *= count;
+      }
+    }
+    return best;
+  }
 
   /// What meets at a variable: equal for the variables of equal layers.
   struct Situation {
@@ -375,55 +415,17 @@ class ClassEliminationRun {
   [[nodiscard]] double estimate(int v) const {
     const std::vector<Part> parts = parts_of(v);
     const auto choices = static_cast<double>(size(v));
-    if (parts.size() < 2) {
-      return parts.empty() ? choices : parts.front().cells * parts.front().own;
+    if (parts.empty()) {
+      return choices;
     }
-    const int last = widest(parts);
-    std::set<int> met;
-    double rows = 1;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (static_cast<int>(i) == last) {
-        continue;
-      }
-      const bool fresh = std::none_of(
-          parts[i].scope.begin(), parts[i].scope.end(), [&](int w) { return met.contains(w); });
-      rows *= fresh ? parts[i].cells : 1;
-      for (const int w : parts[i].scope) {
-        rows *= fresh || met.contains(w) ? 1 : static_cast<double>(size(w));
-      }
-      met.insert(parts[i].scope.begin(), parts[i].scope.end());
-    }
-    const double sums = rows * choices * static_cast<double>(parts.size());
-    if (last < 0) {
+    const Sides sides = best_sides(parts);
+    const double sums = sides.rows * choices * static_cast<double>(parts.size());
+    if (sides.right < 0) {
       return sums;
     }
-    const Part& right = parts[static_cast<std::size_t>(last)];
-    return sums + rows * right.own * right.cells * kProductOfSum;
-  }
-
-  /// The part with most cells among those that share no neighbour with another; -1 = none.
-  template <class Parts>
-  [[nodiscard]] static int widest(const Parts& parts) {
-    int last = -1;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (separate(parts, i) &&
-          (last < 0 || cells_of(parts[i]) > cells_of(parts[static_cast<std::size_t>(last)]))) {
-        last = static_cast<int>(i);
-      }
-    }
-    return last;
-  }
-  static double cells_of(const Part& part) { return part.cells; }
-  static double cells_of(const ScopeCells& scope) { return scope.cells; }
-
-  template <class Parts>
-  [[nodiscard]] static bool separate(const Parts& parts, std::size_t i) {
-    for (std::size_t k = 0; k < parts.size(); ++k) {
-      if (k != i && !disjoint(parts[k].scope, parts[i].scope)) {
-        return false;
-      }
-    }
-    return true;
+    const Part& right = parts[static_cast<std::size_t>(sides.right)];
+    const double product = sides.rows * right.own * sides.columns;
+    return parts.size() == 1 ? product : sums + product * kProductOfSum;
   }
 
   // ---- Splitting ----
@@ -643,75 +645,46 @@ class ClassEliminationRun {
     return group;
   }
 
-  /// Adds up groups over the same neighbours.
-  Group merge(const std::vector<Group>& groups) {
+  /// Adds up groups over some neighbours `scope`, or part of them.
+  Group merge(const std::vector<Group>& groups, const std::vector<int>& scope) {
     if (groups.size() == 1) {
       return groups.front();
     }
     Key key;
     for (const Group& group : groups) {
       key.push_back(group.table->id);
-      for (const ClassesRef& each : group.classes) {
-        key.push_back(each->id);
+      for (std::size_t d = 0; d < group.scope.size(); ++d) {
+        key.push_back(static_cast<std::uint64_t>(group.scope[d]));
+        key.push_back(group.classes[d]->id);
       }
       key.push_back(group.own->id);
     }
-    const std::size_t arity = groups.front().scope.size();
-    std::vector<RefinementRef> refined;
-    for (std::size_t d = 0; d <= arity; ++d) {
-      std::vector<ClassesRef> inputs;
-      for (const Group& group : groups) {
-        inputs.push_back(d < arity ? group.classes[d] : group.own);
-      }
-      refined.push_back(refine(inputs));
+    const Rows rows = rows_of(groups, scope);
+    std::vector<ClassesRef> own;
+    for (const Group& group : groups) {
+      own.push_back(group.own);
     }
-    Group merged;
-    merged.scope = groups.front().scope;
-    for (std::size_t d = 0; d < arity; ++d) {
-      merged.classes.push_back(refined[d]->joint);
+    const RefinementRef choices = refine(own);
+    Group merged{rows.scope, {}, choices->joint, nullptr};
+    for (const RefinementRef& refined : rows.refined) {
+      merged.classes.push_back(refined->joint);
     }
-    merged.own = refined[arity]->joint;
     TableRef& slot = merged_[key];
     merged.table = slot;
     if (!merged.table) {
-      merged.table = number(add_up(groups, refined));
+      std::vector<double> values(rows.count * choices->joint->count);
+      Odometer odometer(rows.sizes());
+      std::vector<double> sum(choices->joint->count);
+      for (std::size_t row = 0; row < rows.count; ++row) {
+        std::fill(sum.begin(), sum.end(), 0.0);
+        add_row(rows, *choices, odometer, sum);
+        std::copy(sum.begin(), sum.end(), values.data() + row * sum.size());
+        odometer.step();
+      }
+      merged.table = number(std::move(values));
       remember(slot, merged.table);
     }
     return merged;
-  }
-
-  static std::vector<double> add_up(const std::vector<Group>& groups,
-                                    const std::vector<RefinementRef>& refined) {
-    const std::size_t arity = refined.size() - 1;
-    const std::size_t own = refined[arity]->joint->count;
-    std::vector<std::size_t> sizes;
-    std::size_t rows = 1;
-    for (std::size_t d = 0; d < arity; ++d) {
-      sizes.push_back(refined[d]->joint->count);
-      rows *= sizes.back();
-    }
-    std::vector<double> values(rows * own, 0.0);
-    Odometer odometer(sizes);
-    for (std::size_t row = 0; row < rows; ++row) {
-      double* to = values.data() + row * own;
-      for (std::size_t g = 0; g < groups.size(); ++g) {
-        std::size_t at = 0;
-        for (std::size_t d = 0; d < arity; ++d) {
-          at = at * groups[g].classes[d]->count + refined[d]->part[g][odometer.at(d)];
-        }
-        const double* from = groups[g].table->values->data() + at * groups[g].own->count;
-        if (refined[arity]->same[g] != 0) {
-          add_to(to, from, own);
-          continue;
-        }
-        const std::uint16_t* part = refined[arity]->part[g].data();
-        for (std::size_t c = 0; c < own; ++c) {
-          to[c] += from[part[c]];
-        }
-      }
-      odometer.step();
-    }
-    return values;
   }
 
   JoinedRef join(int v, const std::vector<std::size_t>& ids, const std::vector<int>& neighbours) {
@@ -733,29 +706,34 @@ class ClassEliminationRun {
       return joined;
     }
     // The right side of the product is one table; the left side adds up its rows as it goes.
-    std::vector<ScopeCells> scopes;
+    std::vector<Part> parts;
     for (const auto& [scope, alike] : by_scope) {
-      double cells = 1;
+      Part part{scope, std::vector<double>(scope.size(), 1.0), 1};
       for (const Group& group : alike) {
-        cells = std::max(cells, static_cast<double>(group.cells()));
+        for (std::size_t d = 0; d < scope.size(); ++d) {
+          part.classes[d] = std::max(part.classes[d], static_cast<double>(group.classes[d]->count));
+        }
       }
-      scopes.push_back({scope, cells});
+      parts.push_back(std::move(part));
     }
-    const int last = widest(scopes);
-    std::optional<Group> right;
+    const int right = best_sides(parts).right;
+    std::vector<Group> of_right;
     std::vector<Group> left;
     for (auto& [scope, alike] : by_scope) {
-      if (last >= 0 && scope == scopes[static_cast<std::size_t>(last)].scope) {
-        right = merge(alike);
-      } else {
-        std::move(alike.begin(), alike.end(), std::back_inserter(left));
-      }
+      const bool is_right =
+          right >= 0 && within(scope, parts[static_cast<std::size_t>(right)].scope);
+      std::move(alike.begin(), alike.end(), std::back_inserter(is_right ? of_right : left));
     }
-    multiply(left, right ? &*right : nullptr, own, *joined);
+    if (of_right.empty()) {
+      multiply(left, nullptr, own, *joined);
+    } else {
+      const Group merged = merge(of_right, parts[static_cast<std::size_t>(right)].scope);
+      multiply(left, &merged, own, *joined);
+    }
     return joined;
   }
 
-  /// What the rows of a product are made of: all groups but the last one.
+  /// Rows over the neighbours of some groups.
   struct Rows {
     std::vector<const Group*> groups;
     std::vector<int> scope;
@@ -763,22 +741,33 @@ class ClassEliminationRun {
     std::vector<std::vector<int>> input;             ///< by group and its dimension: in `refined`
     std::vector<std::vector<std::size_t>> variable;  ///< by group and its dimension: in `scope`
     std::size_t count = 1;
+
+    [[nodiscard]] std::vector<std::size_t> sizes() const {
+      std::vector<std::size_t> out;
+      for (const RefinementRef& each : refined) {
+        out.push_back(each->joint->count);
+      }
+      return out;
+    }
   };
 
-  Rows rows_of(const std::vector<Group>& groups) {
+  /// Those in `first` come first.
+  Rows rows_of(const std::vector<Group>& groups, const std::vector<int>& first) {
     Rows rows;
-    std::map<int, std::vector<ClassesRef>> classes;
+    std::map<std::pair<bool, int>, std::vector<ClassesRef>> classes;
     for (const Group& group : groups) {
       rows.groups.push_back(&group);
       rows.input.emplace_back();
       for (std::size_t d = 0; d < group.scope.size(); ++d) {
-        std::vector<ClassesRef>& seen = classes[group.scope[d]];
+        const int w = group.scope[d];
+        std::vector<ClassesRef>& seen =
+            classes[{std::find(first.begin(), first.end(), w) == first.end(), w}];
         rows.input.back().push_back(static_cast<int>(seen.size()));
         seen.push_back(group.classes[d]);
       }
     }
     for (const auto& [w, seen] : classes) {
-      rows.scope.push_back(w);
+      rows.scope.push_back(w.second);
       rows.refined.push_back(refine(seen));
       rows.count *= rows.refined.back()->joint->count;
     }
@@ -792,13 +781,83 @@ class ClassEliminationRun {
     return rows;
   }
 
+  /// The right side of a product with its neighbours that the left side has too in the left side's
+  /// classes, which come first: one matrix (columns by choices' classes) for each of their states.
+  struct Columns {
+    std::vector<int> scope;  ///< of the columns
+    std::vector<ClassesRef> classes;
+    std::size_t count = 1;
+    std::vector<std::vector<std::size_t>> rows{};  ///< by state and column: row of the right table
+  };
+
+  /// `rows.scope` begins with the `shared` neighbours. Their classes in `rows` tell apart what the
+  /// right side tells apart.
+  static Columns columns_of(const Group& right, const Rows& rows, std::size_t shared) {
+    Columns columns;
+    std::vector<std::size_t> stride(right.scope.size(), 1);
+    for (std::size_t d = right.scope.size(); d-- > 1;) {
+      stride[d - 1] = stride[d] * right.classes[d]->count;
+    }
+    std::vector<std::size_t> offset{0};
+    for (std::size_t d = 0; d < right.scope.size(); ++d) {
+      const auto end = rows.scope.begin() + static_cast<std::ptrdiff_t>(shared);
+      if (std::find(rows.scope.begin(), end, right.scope[d]) != end) {
+        continue;
+      }
+      columns.scope.push_back(right.scope[d]);
+      columns.classes.push_back(right.classes[d]);
+      columns.count *= right.classes[d]->count;
+      std::vector<std::size_t> next;
+      for (const std::size_t base : offset) {
+        for (std::size_t c = 0; c < right.classes[d]->count; ++c) {
+          next.push_back(base + c * stride[d]);
+        }
+      }
+      offset = std::move(next);
+    }
+    std::vector<std::size_t> states{0};
+    for (std::size_t k = 0; k < shared; ++k) {
+      const std::size_t d = static_cast<std::size_t>(
+          std::find(right.scope.begin(), right.scope.end(), rows.scope[k]) - right.scope.begin());
+      const std::vector<std::uint16_t>& part = rows.refined[k]->part.back();
+      std::vector<std::size_t> next;
+      for (const std::size_t base : states) {
+        for (const std::uint16_t c : part) {
+          next.push_back(base + c * stride[d]);
+        }
+      }
+      states = std::move(next);
+    }
+    for (const std::size_t state : states) {
+      std::vector<std::size_t>& of_state = columns.rows.emplace_back(offset);
+      for (std::size_t& row : of_state) {
+        row += state;
+      }
+    }
+    return columns;
+  }
+
   /// Minimises the sum of the groups, of `right` (none: null) and of `own` over the choices of the
   /// eliminated variable.
   void multiply(const std::vector<Group>& groups,
                 const Group* right,
                 const std::vector<double>& own,
                 Joined& joined) {
-    const Rows rows = rows_of(groups);
+    std::vector<int> shared;
+    for (const Group& group : groups) {
+      for (const int w : group.scope) {
+        const bool both =
+            right != nullptr &&
+            std::find(right->scope.begin(), right->scope.end(), w) != right->scope.end();
+        if (both && std::find(shared.begin(), shared.end(), w) == shared.end()) {
+          shared.push_back(w);
+        }
+      }
+    }
+    Rows rows = rows_of(groups, shared);
+    if (!shared.empty()) {
+      rows = with_classes_of(*right, groups, shared);
+    }
     std::vector<ClassesRef> seen;
     for (const Group* group : rows.groups) {
       seen.push_back(group->own);
@@ -821,11 +880,7 @@ class ClassEliminationRun {
       return;
     }
     std::vector<double> left(rows.count * depth, kInfinity);
-    std::vector<std::size_t> sizes;
-    for (const RefinementRef& refined : rows.refined) {
-      sizes.push_back(refined->joint->count);
-    }
-    Odometer odometer(sizes);
+    Odometer odometer(rows.sizes());
     std::vector<double> sum(least.size());
     const bool each = right != nullptr && choices->same.back() != 0;
     for (std::size_t row = 0; row < rows.count; ++row) {
@@ -842,12 +897,65 @@ class ClassEliminationRun {
     for (const RefinementRef& refined : rows.refined) {
       joined.classes.push_back(refined->joint);
     }
-    if (right != nullptr) {
-      joined.scope.insert(joined.scope.end(), right->scope.begin(), right->scope.end());
-      joined.classes.insert(joined.classes.end(), right->classes.begin(), right->classes.end());
+    if (right == nullptr) {
+      joined.table = number(std::move(left));
+      return;
     }
-    joined.table =
-        number(right == nullptr ? std::move(left) : min_plus(left, *right->table->values, depth));
+    const Columns columns = columns_of(*right, rows, shared.size());
+    joined.scope.insert(joined.scope.end(), columns.scope.begin(), columns.scope.end());
+    joined.classes.insert(joined.classes.end(), columns.classes.begin(), columns.classes.end());
+    joined.table = number(shared.empty() ? min_plus(left, *right->table->values, depth)
+                                         : products(left, *right, columns, depth));
+  }
+
+  /// One product for each state of the neighbours on both sides.
+  static std::vector<double> products(const std::vector<double>& left,
+                                      const Group& right,
+                                      const Columns& columns,
+                                      std::size_t depth) {
+    const std::size_t states = columns.rows.size();
+    const std::size_t entries = left.size() / states;
+    std::vector<double> out;
+    out.reserve(entries / depth * columns.count * states);
+    for (std::size_t state = 0; state < states; ++state) {
+      const auto from = left.begin() + static_cast<std::ptrdiff_t>(state * entries);
+      const std::vector<double> rows(from, from + static_cast<std::ptrdiff_t>(entries));
+      std::vector<double> table;
+      table.reserve(columns.count * depth);
+      for (const std::size_t row : columns.rows[state]) {
+        const auto begin = right.table->values->begin() + static_cast<std::ptrdiff_t>(row * depth);
+        table.insert(table.end(), begin, begin + static_cast<std::ptrdiff_t>(depth));
+      }
+      const std::vector<double> product = min_plus(rows, table, depth);
+      out.insert(out.end(), product.begin(), product.end());
+    }
+    return out;
+  }
+
+  /// The rows of the left side, whose shared neighbours are told apart as the right side does too:
+  /// the classes of the right side are the last input of their refinements.
+  Rows with_classes_of(const Group& right,
+                       const std::vector<Group>& groups,
+                       const std::vector<int>& shared) {
+    Rows rows = rows_of(groups, shared);
+    rows.count = 1;
+    for (std::size_t k = 0; k < rows.scope.size(); ++k) {
+      if (k < shared.size()) {
+        std::vector<ClassesRef> seen;
+        for (const Group& group : groups) {
+          for (std::size_t d = 0; d < group.scope.size(); ++d) {
+            if (group.scope[d] == rows.scope[k]) {
+              seen.push_back(group.classes[d]);
+            }
+          }
+        }
+        const auto d = std::find(right.scope.begin(), right.scope.end(), rows.scope[k]);
+        seen.push_back(right.classes[static_cast<std::size_t>(d - right.scope.begin())]);
+        rows.refined[k] = refine(seen);
+      }
+      rows.count *= rows.refined[k]->joint->count;
+    }
+    return rows;
   }
 
   /// The product of one group and a vector.
