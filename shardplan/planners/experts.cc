@@ -12,6 +12,7 @@
 
 #include "shardplan/ops/op.h"
 #include "shardplan/problem/intra_op.h"
+#include "shardplan/solvers/elimination.h"
 
 namespace shardplan::planners {
 namespace {

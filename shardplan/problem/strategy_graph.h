@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "shardplan/solvers/constrained.h"
+#include "shardplan/solvers/cost_network.h"
 
 namespace shardplan::problem {
 

@@ -1,13 +1,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "shardplan/solvers/cost_network.h"
+#include "shardplan/solvers/table_store.h"
 
 namespace shardplan::solvers {
 
@@ -16,11 +13,10 @@ struct CostNetworkSolution {
   std::vector<int> choice{};  ///< one a variable
 };
 
-/// Exact minimum by variable elimination (Bertelè, Brioschi 1972), variables in greedy order of the
-/// smallest cluster. Time and memory grow with the largest cluster: the product of the numbers of
-/// choices of a variable and its neighbours at elimination. Equal sub-problems, such as the equal
-/// layers of a network, are solved once: results are remembered by the content of what was joined,
-/// also across calls of one object. Deterministic.
+/// Exact minimum by variable elimination (Bertelè, Brioschi 1972), see make_schedule for the order.
+/// Time and memory grow with the largest cluster: the product of the numbers of choices of a
+/// variable and its neighbours at elimination. Equal sub-problems, such as the equal layers of a
+/// network, are solved once. Tables seen by one object are not hashed again. Deterministic.
 class Elimination {
  public:
   struct Outcome {
@@ -31,23 +27,8 @@ class Elimination {
   [[nodiscard]] Outcome minimise(const CostNetwork& network,
                                  std::size_t max_cluster = std::size_t{1} << 26U);
 
-  struct Table;   ///< an interned table of any number of variables
-  struct Joined;  ///< what remains after a variable was minimised out
-
  private:
-  struct KeyHash {
-    std::size_t operator()(const std::vector<std::uint64_t>& key) const;
-  };
-  std::shared_ptr<const Table> intern(std::vector<double> values);
-  std::shared_ptr<const Table> table_of(const CostTable& cost);
-
-  std::unordered_multimap<std::uint64_t, std::shared_ptr<const Table>> interned_;
-  std::unordered_map<std::vector<std::uint64_t>, std::shared_ptr<const Joined>, KeyHash> joined_;
-  std::unordered_map<const std::vector<double>*, std::pair<CostTable, std::shared_ptr<const Table>>>
-      by_pointer_;
-  std::uint64_t next_id_ = 1;
-
-  friend class EliminationRun;
+  TableStore store_;
 };
 
 }  // namespace shardplan::solvers

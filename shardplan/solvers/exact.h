@@ -27,7 +27,7 @@ class ExactSolver {
   /// Least z for which some assignment has usage_r <= limit_r + z in every row: with all limits 0,
   /// the least limit that can be met at all. Of the objective only infinite entries count.
   /// Solution::objective is z of `choice`, lower_bound the proven least; the gap is relative to the
-  /// largest |limit_r + z|. A problem without rows is an answer of minus infinity.
+  /// largest |limit_r + z| or |constant_r|. A problem without rows is an answer of minus infinity.
   [[nodiscard]] Solution solve_min_max(const ConstrainedProblem& problem,
                                        const SolveOptions& options = {});
 

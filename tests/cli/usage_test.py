@@ -12,7 +12,6 @@ COMMANDS = [
     "compare",
     "explain",
     "simulate",
-    "check-plan",
     "run",
     "probe",
     "zoo",

@@ -10,6 +10,7 @@
 #include "shardplan/lower/program.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/sim/sim.h"
+#include "shardplan/solvers/elimination.h"
 
 namespace shardplan::problem {
 namespace {
