@@ -27,11 +27,13 @@ struct Command {
 [[nodiscard]] Action add_compare(CLI::App& app);
 [[nodiscard]] Action add_explain(CLI::App& app);
 [[nodiscard]] Action add_simulate(CLI::App& app);
+[[nodiscard]] Action add_check_plan(CLI::App& app);
 [[nodiscard]] Action add_run(CLI::App& app);
 [[nodiscard]] Action add_probe(CLI::App& app);
 [[nodiscard]] Action add_zoo(CLI::App& app);
 [[nodiscard]] Action add_planners(CLI::App& app);
 [[nodiscard]] Action add_clusters(CLI::App& app);
+[[nodiscard]] Action add_problem(CLI::App& app);
 [[nodiscard]] Action add_solve(CLI::App& app);
 [[nodiscard]] Action add_solvers(CLI::App& app);
 

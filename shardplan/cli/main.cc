@@ -19,7 +19,7 @@
 namespace shardplan::cli {
 namespace {
 
-constexpr std::array<Command, 12> kCommands{{
+constexpr auto kCommands = std::to_array<Command>({
     {"profile",
      "parameters, FLOPs, saved activations and true peak of a training step, without running it",
      "shardplan profile gpt:layers=12,hidden=768",
@@ -41,6 +41,10 @@ constexpr std::array<Command, 12> kCommands{{
      "time and memory of a plan on its cluster; a timeline for Perfetto",
      "shardplan simulate plan.json --trace trace.json",
      add_simulate},
+    {"check-plan",
+     "count a plan's time and bytes anew, without the search or the simulator, and compare",
+     "shardplan check-plan plan.json",
+     add_check_plan},
     {"run",
      "train with a plan: starts the local processes, or joins those of torchrun",
      "shardplan run plan.json --verify --steps 3",
@@ -49,6 +53,10 @@ constexpr std::array<Command, 12> kCommands{{
      "measure this machine and write a cluster file",
      "shardplan probe --ranks 4 -o here.yaml",
      add_probe},
+    {"problem",
+     "write the problem that planning on one mesh poses, to be solved or looked at outside",
+     "shardplan problem gpt --cluster 8xA100-80GB --mesh data=2,tensor=4 -o problem.json",
+     add_problem},
     {"solve",
      "solve a problem file: one choice for each node, least cost within the memory limits",
      "shardplan solve problem.json --memory-limit 20GiB",
@@ -60,7 +68,7 @@ constexpr std::array<Command, 12> kCommands{{
      add_planners},
     {"solvers", "the solvers of problem files", "shardplan solvers", add_solvers},
     {"clusters", "the clusters that are known by name", "shardplan clusters", add_clusters},
-}};
+});
 
 /// Whether a word is an option rather than a value ("-1" is a number).
 bool is_option(const std::string& word) {

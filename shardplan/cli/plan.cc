@@ -7,6 +7,7 @@
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/planning.h"
 #include "shardplan/cli/session.h"
+#include "shardplan/cli/sweep.h"
 #include "shardplan/planners/planner.h"
 #include "shardplan/support/text.h"
 
@@ -14,58 +15,13 @@ namespace shardplan::cli {
 
 namespace {
 
-constexpr std::size_t kMostLimits = 1000;
-
 struct Options {
   PlanningOptions planning{};
   std::string planner = "map";
   std::string memory{};
+  std::string sweep{};
   std::string output{};
 };
-
-/// "20GiB:80GiB:5GiB" as a list of limits; one limit for anything without a colon.
-Result<std::vector<Bytes>> read_limits(const std::string& text) {
-  if (text.find(':') == std::string::npos) {
-    SHARDPLAN_ASSIGN_OR_RETURN(const Bytes one, read_memory(text));
-    return std::vector<Bytes>{one};
-  }
-  const std::vector<std::string> parts = CLI::detail::split(text, ':');
-  if (parts.size() != 3) {
-    return invalid_input(
-        fmt::format("'{}' is no sweep; write FROM:TO:STEP, such as 20GiB:80GiB:5GiB", text),
-        "--memory");
-  }
-  std::vector<Bytes> ends;
-  for (const std::string& part : parts) {
-    SHARDPLAN_ASSIGN_OR_RETURN(const Bytes end, read_memory(part.empty() ? "''" : part));
-    ends.push_back(end);
-  }
-  if (ends[1] < ends[0]) {
-    return invalid_input(fmt::format("'{}' ends below its start", text), "--memory");
-  }
-  std::vector<Bytes> limits;
-  for (Bytes limit = ends[0]; limit <= ends[1]; limit += ends[2]) {
-    limits.push_back(limit);
-    if (limits.size() > kMostLimits) {
-      return invalid_input(
-          fmt::format("'{}' has more than {} limits; make the step larger", text, kMostLimits),
-          "--memory");
-    }
-  }
-  return limits;
-}
-
-Error infeasible(const planners::PlanResult& result, const std::string& planner) {
-  if (result.status == planners::SearchStatus::kNoPlanFound) {
-    return Error{ErrorCode::kInfeasible,
-                 result.explanation.empty()
-                     ? fmt::format("{} found no plan; give it more time (--time-limit)", planner)
-                     : result.explanation,
-                 "",
-                 {}};
-  }
-  return Error{ErrorCode::kInfeasible, result.explanation, "", {}};
-}
 
 /// The sums of all kernels and collectives, the simulated time, and what is proven of both.
 void print_proof(const plan::Prediction& prediction) {
@@ -158,76 +114,42 @@ Result<int> plan_once(const planners::PlannerInfo& planner,
   return 0;
 }
 
-/// Plans that no other plan of the list beats in both time and memory, by growing memory.
-std::vector<const planners::PlanResult*> pareto(const std::vector<planners::PlanResult>& results) {
-  std::vector<const planners::PlanResult*> order;
-  for (const planners::PlanResult& result : results) {
-    if (fits(result)) {
-      order.push_back(&result);
-    }
+/// Options that contradict each other.
+Status check_sweep(const Options& options) {
+  const bool over_memory = options.memory.find(':') != std::string::npos;
+  const bool over_devices = !options.sweep.empty();
+  if (!over_memory && !over_devices) {
+    return {};
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    const plan::Prediction& x = a->best.prediction;
-    const plan::Prediction& y = b->best.prediction;
-    return std::tie(x.peak_bytes, x.step_seconds) < std::tie(y.peak_bytes, y.step_seconds);
-  });
-  std::vector<const planners::PlanResult*> kept;
-  for (const auto* candidate : order) {
-    if (kept.empty() ||
-        candidate->best.prediction.step_seconds < kept.back()->best.prediction.step_seconds) {
-      kept.push_back(candidate);
-    }
+  if (!options.output.empty()) {
+    return invalid_input(
+        "a sweep makes several plans and -o takes one; plan again without the sweep to keep it",
+        "-o");
   }
-  return kept;
-}
-
-Result<int> sweep(const planners::PlannerInfo& planner,
-                  const Planning& planning,
-                  const std::vector<Bytes>& limits,
-                  const Session& session) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<planners::PlanResult> results,
-                             make_plans(planner, planning, limits, session.control));
-  const std::string name(planner.name);
-  const auto kept = pareto(results);
-  if (session.json) {
-    nlohmann::ordered_json object;
-    object["plans"] = nlohmann::ordered_json::array();
-    for (const auto* result : kept) {
-      object["plans"].push_back(plan_json(*result, name));
-    }
-    print_json(object);
-  } else if (!kept.empty()) {
-    clear_progress();
-    TextTable table({"memory", "step", "mesh", "recomputed", "limit"});
-    for (const auto* result : kept) {
-      const plan::Plan& plan = result->best;
-      table.add({human_bytes(plan.prediction.peak_bytes),
-                 human_seconds(plan.prediction.step_seconds),
-                 cluster::to_string(plan.mesh),
-                 recompute_text(plan),
-                 human_bytes(plan.prediction.memory_limit)});
-    }
-    fmt::print("{}", table.text());
+  if (over_memory && over_devices) {
+    return invalid_input("sweeps devices, and --memory sweeps memory; sweep one of them",
+                         "--sweep");
   }
-  if (kept.empty()) {
-    return infeasible(results.back(), name);
+  if (over_devices && !options.planning.mesh.empty()) {
+    return invalid_input("is a mesh of one number of devices; leave it out of a --sweep of devices",
+                         "--mesh");
   }
-  return 0;
+  return {};
 }
 
 Result<int> plan_model(const Options& options, const Session& session) {
   SHARDPLAN_ASSIGN_OR_RETURN(const planners::PlannerInfo* planner,
                              planners::find_planner(options.planner));
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<Bytes> limits, read_limits(options.memory));
-  const bool sweeping = options.memory.find(':') != std::string::npos;
-  if (sweeping && !options.output.empty()) {
-    return invalid_input(
-        "a sweep makes several plans and -o takes one; plan again with one --memory to keep it",
-        "-o");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(check_sweep(options));
   SHARDPLAN_ASSIGN_OR_RETURN(const Planning planning, read_planning("plan", options.planning));
-  if (sweeping) {
-    return sweep(*planner, planning, limits, session);
+  if (!options.sweep.empty()) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<cluster::Cluster> clusters,
+                               read_device_sweep(options.sweep, planning.cluster));
+    return sweep_devices(*planner, planning, clusters, limits.front(), session);
+  }
+  if (options.memory.find(':') != std::string::npos) {
+    return sweep_memory(*planner, planning, limits, session);
   }
   return plan_once(*planner, planning, limits.front(), options.output, session);
 }
@@ -243,6 +165,10 @@ Action add_plan(CLI::App& app) {
                  options->memory,
                  "limit of each device, such as 20GiB, or a sweep FROM:TO:STEP; default: the "
                  "device's memory");
+  app.add_option("--sweep",
+                 options->sweep,
+                 "devices: plan for 1, 2, 4, ... of the cluster's devices; devices=1,2,8: for "
+                 "these numbers of them");
   app.add_option("-o,--output", options->output, "file for the plan");
   return [options](const Session& session) { return plan_model(*options, session); };
 }

@@ -100,6 +100,12 @@ struct Preset {
 [[nodiscard]] Result<Cluster> parse_cluster_yaml(std::string_view text, const std::string& where);
 [[nodiscard]] std::string to_yaml(const Cluster& cluster);
 
+/// The first `devices` devices of a cluster, which fill whole groups of its inner levels before a
+/// second group is begun: 4 of 8xA100-80GB are half a box, 16 of dgx-a100:8 are two boxes. Of
+/// local:N the preset with fewer processes, which have more of the machine each. Errors: more
+/// devices than there are, groups that are not full (12 of dgx-a100:2).
+[[nodiscard]] Result<Cluster> part_of(const Cluster& cluster, std::int64_t devices);
+
 /// All ordered factorisations of the device count into at most `max_axes` axes of size > 1, such
 /// that no axis straddles a level partly where it could lie within one. One mesh without axes for a
 /// single device. Sorted, deterministic. Axes are named "m0", "m1", ... outermost first.

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <set>
@@ -95,13 +96,7 @@ struct Group {
   }
 };
 
-bool disjoint(const std::vector<int>& a, const std::vector<int>& b) {
-  return std::none_of(
-      a.begin(), a.end(), [&](int v) { return std::find(b.begin(), b.end(), v) != b.end(); });
-}
-
-/// Steps an odometer, last digit first; `offset[k]` follows with `stride[k][digit]` steps given by
-/// `place(k, digit, value)`.
+/// A number of mixed digits; the last one runs fastest.
 class Odometer {
  public:
   explicit Odometer(std::vector<std::size_t> size) : size_(std::move(size)), digit_(size_.size()) {}
@@ -122,10 +117,12 @@ class Odometer {
 
 class ClassEliminationRun {
  public:
-  ClassEliminationRun(const ClassNetwork& network, double max_work)
-      : network_(network), max_work_(max_work) {
-    const std::size_t n = network.unary.size();
-    factors_of_.resize(n);
+  ClassEliminationRun(const ClassNetwork& network, const ClassOptions& options)
+      : options_(options), unary_(network.unary), originals_(network.unary.size()) {
+    factors_of_.resize(originals_);
+    for (std::size_t v = 0; v < originals_; ++v) {
+      original_.push_back(static_cast<int>(v));
+    }
     for (const ClassNetwork::Factor& factor : network.factors) {
       add(factor);
     }
@@ -133,9 +130,8 @@ class ClassEliminationRun {
 
   ClassSolution run() {
     ClassSolution solution;
-    const std::size_t n = factors_of_.size();
-    seen_.resize(n);
-    for (std::size_t v = 0; v < n; ++v) {
+    seen_.resize(originals_);
+    for (std::size_t v = 0; v < originals_; ++v) {
       look_at(static_cast<int>(v));
     }
     while (!queue_.empty()) {
@@ -145,7 +141,11 @@ class ClassEliminationRun {
       if (seen_[index].done || entry.turn != seen_[index].turn) {
         continue;
       }
-      if (seen_[index].key->sums > max_work_) {
+      if (!seen_[index].key->joined && seen_[index].key->sums > options_.split_work &&
+          split(entry.variable)) {
+        continue;
+      }
+      if (seen_[index].key->sums > options_.max_work) {
         return solution;
       }
       seen_[index].done = true;
@@ -159,14 +159,16 @@ class ClassEliminationRun {
       }
     }
     solution.solved = true;
-    solution.cost = total_;
+    solution.lower_bound = total_;
     solution.choice = walk_back();
     return solution;
   }
 
+  [[nodiscard]] bool was_split() const { return unary_.size() > originals_; }
+
  private:
   [[nodiscard]] std::size_t size(int v) const {
-    return network_.unary[static_cast<std::size_t>(v)]->size();
+    return unary_[static_cast<std::size_t>(v)]->size();
   }
 
   // ---- Numbers of tables and classes ----
@@ -271,10 +273,10 @@ class ClassEliminationRun {
 
   // ---- The order ----
 
-  /// What is estimated of the factors over one set of neighbours.
+  /// The factors over one set of neighbours, and in how many classes they see each.
   struct Part {
     std::vector<int> scope;
-    double cells = 1;
+    std::vector<double> classes;  ///< by scope variable, estimated
     double own = 1;
   };
 
@@ -282,12 +284,8 @@ class ClassEliminationRun {
     std::map<std::vector<int>, std::map<int, double>> known;  // scope -> variable -> classes
     for (const std::size_t f : factors_of_[static_cast<std::size_t>(v)]) {
       const Factor& factor = factors_[f];
-      std::vector<int> scope;
-      for (const int w : factor.scope) {
-        if (w != v) {
-          scope.push_back(w);
-        }
-      }
+      std::vector<int> scope = factor.scope;
+      std::erase(scope, v);
       std::sort(scope.begin(), scope.end());
       std::map<int, double>& counts = known[scope];
       for (std::size_t d = 0; d < factor.scope.size(); ++d) {
@@ -302,19 +300,69 @@ class ClassEliminationRun {
       if (scope.empty()) {
         continue;
       }
-      Part part{scope, 1, 1};
-      for (const auto& [w, count] : counts) {
-        (w == v ? part.own : part.cells) *= count;
+      Part part{scope, {}, counts.at(v)};
+      for (const int w : scope) {
+        part.classes.push_back(counts.at(w));
       }
       parts.push_back(std::move(part));
     }
     return parts;
   }
 
-  struct ScopeCells {
-    std::vector<int> scope;
-    double cells;
+  /// A product: its right side is what is known over one scope (and within it), its rows are all
+  /// else. Neighbours on both sides are gone through one by one.
+  struct Sides {
+    int right = -1;      ///< part whose scope is that of the right side; -1 = no product
+    double rows = 1;     ///< classes of the neighbours of the left side
+    double columns = 1;  ///< classes of those of the right side alone
   };
+
+  static bool within(const std::vector<int>& a, const std::vector<int>& b) {
+    return std::includes(b.begin(), b.end(), a.begin(), a.end());
+  }
+
+  [[nodiscard]] static Sides sides_of(const std::vector<Part>& parts, std::size_t right) {
+    std::map<int, double> left;
+    for (const Part& part : parts) {
+      for (std::size_t d = 0; d < part.scope.size() && !within(part.scope, parts[right].scope);
+           ++d) {
+        double& count = left.try_emplace(part.scope[d], 1.0).first->second;
+        count = std::max(count, part.classes[d]);
+      }
+    }
+    Sides sides{static_cast<int>(right), 1, 1};
+    for (const auto& [w, count] : left) {
+      sides.rows *= count;
+    }
+    for (std::size_t d = 0; d < parts[right].scope.size(); ++d) {
+      sides.columns *= left.contains(parts[right].scope[d]) ? 1 : parts[right].classes[d];
+    }
+    return sides;
+  }
+
+  /// The product with most columns.
+  [[nodiscard]] static Sides best_sides(const std::vector<Part>& parts) {
+    Sides best;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Sides sides = sides_of(parts, i);
+      if (sides.columns > best.columns) {
+        best = sides;
+      }
+    }
+    if (best.right < 0) {
+      std::map<int, double> all;
+      for (const Part& part : parts) {
+        for (std::size_t d = 0; d < part.scope.size(); ++d) {
+          double& count = all.try_emplace(part.scope[d], 1.0).first->second;
+          count = std::max(count, part.classes[d]);
+        }
+      }
+      for (const auto& [w, count] : all) {
+        best.rows *= count;
+      }
+    }
+    return best;
+  }
 
   /// What meets at a variable: equal for the variables of equal layers.
   struct Situation {
@@ -367,55 +415,71 @@ class ClassEliminationRun {
   [[nodiscard]] double estimate(int v) const {
     const std::vector<Part> parts = parts_of(v);
     const auto choices = static_cast<double>(size(v));
-    if (parts.size() < 2) {
-      return parts.empty() ? choices : parts.front().cells * parts.front().own;
+    if (parts.empty()) {
+      return choices;
     }
-    const int last = widest(parts);
-    std::set<int> met;
-    double rows = 1;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (static_cast<int>(i) == last) {
-        continue;
-      }
-      const bool fresh = std::none_of(
-          parts[i].scope.begin(), parts[i].scope.end(), [&](int w) { return met.contains(w); });
-      rows *= fresh ? parts[i].cells : 1;
-      for (const int w : parts[i].scope) {
-        rows *= fresh || met.contains(w) ? 1 : static_cast<double>(size(w));
-      }
-      met.insert(parts[i].scope.begin(), parts[i].scope.end());
-    }
-    const double sums = rows * choices * static_cast<double>(parts.size());
-    if (last < 0) {
+    const Sides sides = best_sides(parts);
+    const double sums = sides.rows * choices * static_cast<double>(parts.size());
+    if (sides.right < 0) {
       return sums;
     }
-    const Part& right = parts[static_cast<std::size_t>(last)];
-    return sums + rows * right.own * right.cells * kProductOfSum;
+    const Part& right = parts[static_cast<std::size_t>(sides.right)];
+    const double product = sides.rows * right.own * sides.columns;
+    return parts.size() == 1 ? product : sums + product * kProductOfSum;
   }
 
-  /// The part with most cells among those that share no neighbour with another; -1 = none.
-  template <class Parts>
-  [[nodiscard]] static int widest(const Parts& parts) {
-    int last = -1;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (separate(parts, i) &&
-          (last < 0 || cells_of(parts[i]) > cells_of(parts[static_cast<std::size_t>(last)]))) {
-        last = static_cast<int>(i);
+  // ---- Splitting ----
+
+  /// Takes the factors over one set of neighbours off a variable, to a copy of it, and forgets that
+  /// the two are one: a lower bound remains. False when all are over one set.
+  bool split(int v) {
+    const auto index = static_cast<std::size_t>(v);
+    std::vector<int> first;  // scope of the first factor
+    std::vector<std::size_t> taken;
+    for (const std::size_t f : factors_of_[index]) {
+      std::vector<int> scope = factors_[f].scope;
+      std::erase(scope, v);
+      std::sort(scope.begin(), scope.end());
+      if (first.empty()) {
+        first = scope;
+      }
+      if (!scope.empty() && scope == first) {
+        taken.push_back(f);
       }
     }
-    return last;
-  }
-  static double cells_of(const Part& part) { return part.cells; }
-  static double cells_of(const ScopeCells& scope) { return scope.cells; }
-
-  template <class Parts>
-  [[nodiscard]] static bool separate(const Parts& parts, std::size_t i) {
-    for (std::size_t k = 0; k < parts.size(); ++k) {
-      if (k != i && !disjoint(parts[k].scope, parts[i].scope)) {
-        return false;
-      }
+    if (taken.size() == factors_of_[index].size() || taken.empty()) {
+      return false;
+    }
+    const int copy = static_cast<int>(unary_.size());
+    const solvers::CostTable half = half_of(unary_[index]);
+    unary_[index] = half;
+    unary_.push_back(half);
+    original_.push_back(original_[index]);
+    factors_of_.push_back(taken);
+    seen_.emplace_back();
+    for (const std::size_t f : taken) {
+      std::erase(factors_of_[index], f);
+      std::replace(factors_[f].scope.begin(), factors_[f].scope.end(), v, copy);
+    }
+    look_at(v);
+    look_at(copy);
+    for (const int w : neighbours_of(copy)) {
+      look_at(w);
     }
     return true;
+  }
+
+  solvers::CostTable half_of(const solvers::CostTable& table) {
+    solvers::CostTable& known = halves_[table.get()];
+    if (!known) {
+      std::vector<double> values = *table;
+      for (double& value : values) {
+        value /= 2;
+      }
+      kept_.push_back(table);
+      known = std::make_shared<const std::vector<double>>(std::move(values));
+    }
+    return known;
   }
 
   // ---- Joining ----
@@ -476,7 +540,7 @@ class ClassEliminationRun {
   [[nodiscard]] Key key_of(int v,
                            const std::vector<std::size_t>& ids,
                            const std::vector<int>& neighbours) {
-    Key key{table_of(network_.unary[static_cast<std::size_t>(v)])->id};
+    Key key{table_of(unary_[static_cast<std::size_t>(v)])->id};
     for (const std::size_t f : ids) {
       const Factor& factor = factors_[f];
       key.push_back(factor.table->id);
@@ -522,18 +586,22 @@ class ClassEliminationRun {
     }
     const std::size_t inner = outer.back();
     outer.pop_back();
-    std::vector<double> values;
-    values.reserve(from.size());
-    Odometer odometer(outer);
-    for (std::size_t row = 0; row < from.size() / inner; ++row) {
-      std::size_t source = 0;
-      for (std::size_t d = 0; d < outer.size(); ++d) {
-        source += odometer.at(d) * stride[d];
+    std::vector<double> values(from.size());
+    // Columns in strips, so that the lines of the source that a strip touches stay in the cache.
+    constexpr std::size_t kStrip = 8;
+    for (std::size_t first = 0; first < inner; first += kStrip) {
+      const std::size_t end = std::min(first + kStrip, inner);
+      Odometer odometer(outer);
+      for (std::size_t row = 0; row < from.size() / inner; ++row) {
+        std::size_t source = 0;
+        for (std::size_t d = 0; d < outer.size(); ++d) {
+          source += odometer.at(d) * stride[d];
+        }
+        for (std::size_t c = first; c < end; ++c) {
+          values[row * inner + c] = from[source + c * stride.back()];
+        }
+        odometer.step();
       }
-      for (std::size_t c = 0; c < inner; ++c) {
-        values.push_back(from[source + c * stride.back()]);
-      }
-      odometer.step();
     }
     return values;
   }
@@ -577,79 +645,50 @@ class ClassEliminationRun {
     return group;
   }
 
-  /// Adds up groups over the same neighbours.
-  Group merge(const std::vector<Group>& groups) {
+  /// Adds up groups over some neighbours `scope`, or part of them.
+  Group merge(const std::vector<Group>& groups, const std::vector<int>& scope) {
     if (groups.size() == 1) {
       return groups.front();
     }
     Key key;
     for (const Group& group : groups) {
       key.push_back(group.table->id);
-      for (const ClassesRef& each : group.classes) {
-        key.push_back(each->id);
+      for (std::size_t d = 0; d < group.scope.size(); ++d) {
+        key.push_back(static_cast<std::uint64_t>(group.scope[d]));
+        key.push_back(group.classes[d]->id);
       }
       key.push_back(group.own->id);
     }
-    const std::size_t arity = groups.front().scope.size();
-    std::vector<RefinementRef> refined;
-    for (std::size_t d = 0; d <= arity; ++d) {
-      std::vector<ClassesRef> inputs;
-      for (const Group& group : groups) {
-        inputs.push_back(d < arity ? group.classes[d] : group.own);
-      }
-      refined.push_back(refine(inputs));
+    const Rows rows = rows_of(groups, scope);
+    std::vector<ClassesRef> own;
+    for (const Group& group : groups) {
+      own.push_back(group.own);
     }
-    Group merged;
-    merged.scope = groups.front().scope;
-    for (std::size_t d = 0; d < arity; ++d) {
-      merged.classes.push_back(refined[d]->joint);
+    const RefinementRef choices = refine(own);
+    Group merged{rows.scope, {}, choices->joint, nullptr};
+    for (const RefinementRef& refined : rows.refined) {
+      merged.classes.push_back(refined->joint);
     }
-    merged.own = refined[arity]->joint;
     TableRef& slot = merged_[key];
     merged.table = slot;
     if (!merged.table) {
-      merged.table = number(add_up(groups, refined));
+      std::vector<double> values(rows.count * choices->joint->count);
+      Odometer odometer(rows.sizes());
+      std::vector<double> sum(choices->joint->count);
+      for (std::size_t row = 0; row < rows.count; ++row) {
+        std::fill(sum.begin(), sum.end(), 0.0);
+        add_row(rows, *choices, odometer, sum);
+        std::copy(sum.begin(), sum.end(), values.data() + row * sum.size());
+        odometer.step();
+      }
+      merged.table = number(std::move(values));
       remember(slot, merged.table);
     }
     return merged;
   }
 
-  static std::vector<double> add_up(const std::vector<Group>& groups,
-                                    const std::vector<RefinementRef>& refined) {
-    const std::size_t arity = refined.size() - 1;
-    const std::size_t own = refined[arity]->joint->count;
-    std::vector<std::size_t> sizes;
-    std::size_t rows = 1;
-    for (std::size_t d = 0; d < arity; ++d) {
-      sizes.push_back(refined[d]->joint->count);
-      rows *= sizes.back();
-    }
-    std::vector<double> values(rows * own, 0.0);
-    Odometer odometer(sizes);
-    for (std::size_t row = 0; row < rows; ++row) {
-      double* to = values.data() + row * own;
-      for (std::size_t g = 0; g < groups.size(); ++g) {
-        std::size_t at = 0;
-        for (std::size_t d = 0; d < arity; ++d) {
-          at = at * groups[g].classes[d]->count + refined[d]->part[g][odometer.at(d)];
-        }
-        const double* from = groups[g].table->values->data() + at * groups[g].own->count;
-        if (refined[arity]->same[g] != 0) {
-          add_to(to, from, own);
-          continue;
-        }
-        const std::uint16_t* part = refined[arity]->part[g].data();
-        for (std::size_t c = 0; c < own; ++c) {
-          to[c] += from[part[c]];
-        }
-      }
-      odometer.step();
-    }
-    return values;
-  }
-
   JoinedRef join(int v, const std::vector<std::size_t>& ids, const std::vector<int>& neighbours) {
-    std::vector<double> own = *network_.unary[static_cast<std::size_t>(v)];
+    std::vector<double> own = *unary_[static_cast<std::size_t>(v)];
     std::map<std::vector<int>, std::vector<Group>> by_scope;
     for (const std::size_t f : ids) {
       Group group = group_of(v, f, neighbours);
@@ -667,29 +706,34 @@ class ClassEliminationRun {
       return joined;
     }
     // The right side of the product is one table; the left side adds up its rows as it goes.
-    std::vector<ScopeCells> scopes;
+    std::vector<Part> parts;
     for (const auto& [scope, alike] : by_scope) {
-      double cells = 1;
+      Part part{scope, std::vector<double>(scope.size(), 1.0), 1};
       for (const Group& group : alike) {
-        cells = std::max(cells, static_cast<double>(group.cells()));
+        for (std::size_t d = 0; d < scope.size(); ++d) {
+          part.classes[d] = std::max(part.classes[d], static_cast<double>(group.classes[d]->count));
+        }
       }
-      scopes.push_back({scope, cells});
+      parts.push_back(std::move(part));
     }
-    const int last = widest(scopes);
-    std::optional<Group> right;
+    const int right = best_sides(parts).right;
+    std::vector<Group> of_right;
     std::vector<Group> left;
     for (auto& [scope, alike] : by_scope) {
-      if (last >= 0 && scope == scopes[static_cast<std::size_t>(last)].scope) {
-        right = merge(alike);
-      } else {
-        std::move(alike.begin(), alike.end(), std::back_inserter(left));
-      }
+      const bool is_right =
+          right >= 0 && within(scope, parts[static_cast<std::size_t>(right)].scope);
+      std::move(alike.begin(), alike.end(), std::back_inserter(is_right ? of_right : left));
     }
-    multiply(left, right ? &*right : nullptr, own, *joined);
+    if (of_right.empty()) {
+      multiply(left, nullptr, own, *joined);
+    } else {
+      const Group merged = merge(of_right, parts[static_cast<std::size_t>(right)].scope);
+      multiply(left, &merged, own, *joined);
+    }
     return joined;
   }
 
-  /// What the rows of a product are made of: all groups but the last one.
+  /// Rows over the neighbours of some groups.
   struct Rows {
     std::vector<const Group*> groups;
     std::vector<int> scope;
@@ -697,22 +741,33 @@ class ClassEliminationRun {
     std::vector<std::vector<int>> input;             ///< by group and its dimension: in `refined`
     std::vector<std::vector<std::size_t>> variable;  ///< by group and its dimension: in `scope`
     std::size_t count = 1;
+
+    [[nodiscard]] std::vector<std::size_t> sizes() const {
+      std::vector<std::size_t> out;
+      for (const RefinementRef& each : refined) {
+        out.push_back(each->joint->count);
+      }
+      return out;
+    }
   };
 
-  Rows rows_of(const std::vector<Group>& groups) {
+  /// Those in `first` come first.
+  Rows rows_of(const std::vector<Group>& groups, const std::vector<int>& first) {
     Rows rows;
-    std::map<int, std::vector<ClassesRef>> classes;
+    std::map<std::pair<bool, int>, std::vector<ClassesRef>> classes;
     for (const Group& group : groups) {
       rows.groups.push_back(&group);
       rows.input.emplace_back();
       for (std::size_t d = 0; d < group.scope.size(); ++d) {
-        std::vector<ClassesRef>& seen = classes[group.scope[d]];
+        const int w = group.scope[d];
+        std::vector<ClassesRef>& seen =
+            classes[{std::find(first.begin(), first.end(), w) == first.end(), w}];
         rows.input.back().push_back(static_cast<int>(seen.size()));
         seen.push_back(group.classes[d]);
       }
     }
     for (const auto& [w, seen] : classes) {
-      rows.scope.push_back(w);
+      rows.scope.push_back(w.second);
       rows.refined.push_back(refine(seen));
       rows.count *= rows.refined.back()->joint->count;
     }
@@ -726,13 +781,83 @@ class ClassEliminationRun {
     return rows;
   }
 
+  /// The right side of a product with its neighbours that the left side has too in the left side's
+  /// classes, which come first: one matrix (columns by choices' classes) for each of their states.
+  struct Columns {
+    std::vector<int> scope;  ///< of the columns
+    std::vector<ClassesRef> classes;
+    std::size_t count = 1;
+    std::vector<std::vector<std::size_t>> rows{};  ///< by state and column: row of the right table
+  };
+
+  /// `rows.scope` begins with the `shared` neighbours. Their classes in `rows` tell apart what the
+  /// right side tells apart.
+  static Columns columns_of(const Group& right, const Rows& rows, std::size_t shared) {
+    Columns columns;
+    std::vector<std::size_t> stride(right.scope.size(), 1);
+    for (std::size_t d = right.scope.size(); d-- > 1;) {
+      stride[d - 1] = stride[d] * right.classes[d]->count;
+    }
+    std::vector<std::size_t> offset{0};
+    for (std::size_t d = 0; d < right.scope.size(); ++d) {
+      const auto end = rows.scope.begin() + static_cast<std::ptrdiff_t>(shared);
+      if (std::find(rows.scope.begin(), end, right.scope[d]) != end) {
+        continue;
+      }
+      columns.scope.push_back(right.scope[d]);
+      columns.classes.push_back(right.classes[d]);
+      columns.count *= right.classes[d]->count;
+      std::vector<std::size_t> next;
+      for (const std::size_t base : offset) {
+        for (std::size_t c = 0; c < right.classes[d]->count; ++c) {
+          next.push_back(base + c * stride[d]);
+        }
+      }
+      offset = std::move(next);
+    }
+    std::vector<std::size_t> states{0};
+    for (std::size_t k = 0; k < shared; ++k) {
+      const std::size_t d = static_cast<std::size_t>(
+          std::find(right.scope.begin(), right.scope.end(), rows.scope[k]) - right.scope.begin());
+      const std::vector<std::uint16_t>& part = rows.refined[k]->part.back();
+      std::vector<std::size_t> next;
+      for (const std::size_t base : states) {
+        for (const std::uint16_t c : part) {
+          next.push_back(base + c * stride[d]);
+        }
+      }
+      states = std::move(next);
+    }
+    for (const std::size_t state : states) {
+      std::vector<std::size_t>& of_state = columns.rows.emplace_back(offset);
+      for (std::size_t& row : of_state) {
+        row += state;
+      }
+    }
+    return columns;
+  }
+
   /// Minimises the sum of the groups, of `right` (none: null) and of `own` over the choices of the
   /// eliminated variable.
   void multiply(const std::vector<Group>& groups,
                 const Group* right,
                 const std::vector<double>& own,
                 Joined& joined) {
-    const Rows rows = rows_of(groups);
+    std::vector<int> shared;
+    for (const Group& group : groups) {
+      for (const int w : group.scope) {
+        const bool both =
+            right != nullptr &&
+            std::find(right->scope.begin(), right->scope.end(), w) != right->scope.end();
+        if (both && std::find(shared.begin(), shared.end(), w) == shared.end()) {
+          shared.push_back(w);
+        }
+      }
+    }
+    Rows rows = rows_of(groups, shared);
+    if (!shared.empty()) {
+      rows = with_classes_of(*right, groups, shared);
+    }
     std::vector<ClassesRef> seen;
     for (const Group* group : rows.groups) {
       seen.push_back(group->own);
@@ -755,11 +880,7 @@ class ClassEliminationRun {
       return;
     }
     std::vector<double> left(rows.count * depth, kInfinity);
-    std::vector<std::size_t> sizes;
-    for (const RefinementRef& refined : rows.refined) {
-      sizes.push_back(refined->joint->count);
-    }
-    Odometer odometer(sizes);
+    Odometer odometer(rows.sizes());
     std::vector<double> sum(least.size());
     const bool each = right != nullptr && choices->same.back() != 0;
     for (std::size_t row = 0; row < rows.count; ++row) {
@@ -776,12 +897,65 @@ class ClassEliminationRun {
     for (const RefinementRef& refined : rows.refined) {
       joined.classes.push_back(refined->joint);
     }
-    if (right != nullptr) {
-      joined.scope.insert(joined.scope.end(), right->scope.begin(), right->scope.end());
-      joined.classes.insert(joined.classes.end(), right->classes.begin(), right->classes.end());
+    if (right == nullptr) {
+      joined.table = number(std::move(left));
+      return;
     }
-    joined.table =
-        number(right == nullptr ? std::move(left) : min_plus(left, *right->table->values, depth));
+    const Columns columns = columns_of(*right, rows, shared.size());
+    joined.scope.insert(joined.scope.end(), columns.scope.begin(), columns.scope.end());
+    joined.classes.insert(joined.classes.end(), columns.classes.begin(), columns.classes.end());
+    joined.table = number(shared.empty() ? min_plus(left, *right->table->values, depth)
+                                         : products(left, *right, columns, depth));
+  }
+
+  /// One product for each state of the neighbours on both sides.
+  static std::vector<double> products(const std::vector<double>& left,
+                                      const Group& right,
+                                      const Columns& columns,
+                                      std::size_t depth) {
+    const std::size_t states = columns.rows.size();
+    const std::size_t entries = left.size() / states;
+    std::vector<double> out;
+    out.reserve(entries / depth * columns.count * states);
+    for (std::size_t state = 0; state < states; ++state) {
+      const auto from = left.begin() + static_cast<std::ptrdiff_t>(state * entries);
+      const std::vector<double> rows(from, from + static_cast<std::ptrdiff_t>(entries));
+      std::vector<double> table;
+      table.reserve(columns.count * depth);
+      for (const std::size_t row : columns.rows[state]) {
+        const auto begin = right.table->values->begin() + static_cast<std::ptrdiff_t>(row * depth);
+        table.insert(table.end(), begin, begin + static_cast<std::ptrdiff_t>(depth));
+      }
+      const std::vector<double> product = min_plus(rows, table, depth);
+      out.insert(out.end(), product.begin(), product.end());
+    }
+    return out;
+  }
+
+  /// The rows of the left side, whose shared neighbours are told apart as the right side does too:
+  /// the classes of the right side are the last input of their refinements.
+  Rows with_classes_of(const Group& right,
+                       const std::vector<Group>& groups,
+                       const std::vector<int>& shared) {
+    Rows rows = rows_of(groups, shared);
+    rows.count = 1;
+    for (std::size_t k = 0; k < rows.scope.size(); ++k) {
+      if (k < shared.size()) {
+        std::vector<ClassesRef> seen;
+        for (const Group& group : groups) {
+          for (std::size_t d = 0; d < group.scope.size(); ++d) {
+            if (group.scope[d] == rows.scope[k]) {
+              seen.push_back(group.classes[d]);
+            }
+          }
+        }
+        const auto d = std::find(right.scope.begin(), right.scope.end(), rows.scope[k]);
+        seen.push_back(right.classes[static_cast<std::size_t>(d - right.scope.begin())]);
+        rows.refined[k] = refine(seen);
+      }
+      rows.count *= rows.refined[k]->joint->count;
+    }
+    return rows;
   }
 
   /// The product of one group and a vector.
@@ -842,24 +1016,29 @@ class ClassEliminationRun {
     }
   }
 
+  /// Of the copies of a variable the one that was joined last decides.
   [[nodiscard]] std::vector<int> walk_back() const {
-    std::vector<int> choice(factors_of_.size(), 0);
+    std::vector<int> choice(originals_, -1);
     for (std::size_t t = trail_.size(); t-- > 0;) {
       const auto v = static_cast<std::size_t>(trail_[t].variable);
-      std::vector<double> sum = *network_.unary[v];
+      int& chosen = choice[static_cast<std::size_t>(original_[v])];
+      if (chosen >= 0) {
+        continue;
+      }
+      std::vector<double> sum = *unary_[v];
       for (const std::size_t f : trail_[t].factors) {
         add_known(factors_[f], trail_[t].variable, choice, sum);
       }
-      choice[v] = static_cast<int>(std::min_element(sum.begin(), sum.end()) - sum.begin());
+      chosen = static_cast<int>(std::min_element(sum.begin(), sum.end()) - sum.begin());
     }
     return choice;
   }
 
   /// Adds to each choice of `v` what a factor says of it when the other variables are known.
-  static void add_known(const Factor& factor,
-                        int v,
-                        const std::vector<int>& choice,
-                        std::vector<double>& sum) {
+  void add_known(const Factor& factor,
+                 int v,
+                 const std::vector<int>& choice,
+                 std::vector<double>& sum) const {
     std::size_t base = 0;
     std::size_t stride = 0;
     std::size_t own = 0;
@@ -871,8 +1050,8 @@ class ClassEliminationRun {
         own = d;
         stride = 1;
       } else {
-        base +=
-            classes.of[static_cast<std::size_t>(choice[static_cast<std::size_t>(factor.scope[d])])];
+        const int w = original_[static_cast<std::size_t>(factor.scope[d])];
+        base += classes.of[static_cast<std::size_t>(choice[static_cast<std::size_t>(w)])];
       }
     }
     const std::vector<std::uint16_t>& of = factor.classes[own]->of;
@@ -881,8 +1060,12 @@ class ClassEliminationRun {
     }
   }
 
-  const ClassNetwork& network_;
-  double max_work_;
+  ClassOptions options_;
+  std::vector<solvers::CostTable> unary_;
+  std::size_t originals_;      ///< variables of the network; what follows are copies of them
+  std::vector<int> original_;  ///< by variable
+  std::unordered_map<const void*, solvers::CostTable> halves_;
+  std::vector<solvers::CostTable> kept_;  ///< so that their addresses stay theirs
   double total_ = 0;
   std::uint64_t next_id_ = 1;
   std::vector<Factor> factors_;
@@ -900,10 +1083,123 @@ class ClassEliminationRun {
   std::uint64_t turn_ = 0;
 };
 
+/// Makes a good assignment of a relaxed one.
+class Rounding {
+ public:
+  explicit Rounding(const ClassNetwork& network)
+      : network_(network), factors_of_(network.unary.size()) {
+    for (std::size_t f = 0; f < network.factors.size(); ++f) {
+      for (const int v : network.factors[f].scope) {
+        factors_of_[static_cast<std::size_t>(v)].push_back(f);
+      }
+    }
+  }
+
+  /// Improves single variables, then finds the optimum over the choices that look best of each.
+  void improve(std::vector<int>& choice) const {
+    constexpr int kSweeps = 4;
+    for (int sweep = 0; sweep < kSweeps && sweep_once(choice); ++sweep) {
+    }
+    const std::vector<std::vector<int>> keep = best_of_each(choice);
+    const ClassSolution best = minimise(restricted(network_, keep));
+    if (best.solved && best.cost < evaluate(network_, choice)) {
+      for (std::size_t v = 0; v < choice.size(); ++v) {
+        choice[v] = keep[v][static_cast<std::size_t>(best.choice[v])];
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kKept = 12;
+
+  [[nodiscard]] bool sweep_once(std::vector<int>& choice) const {
+    bool any = false;
+    for (std::size_t v = 0; v < choice.size(); ++v) {
+      const std::vector<double> sum = sums(v, choice);
+      const auto best = std::min_element(sum.begin(), sum.end());
+      if (*best < sum[static_cast<std::size_t>(choice[v])]) {
+        choice[v] = static_cast<int>(best - sum.begin());
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  /// Costs of a variable's choices when all others stay.
+  [[nodiscard]] std::vector<double> sums(std::size_t v, const std::vector<int>& choice) const {
+    std::vector<double> sum = *network_.unary[v];
+    for (const std::size_t f : factors_of_[v]) {
+      const ClassNetwork::Factor& factor = network_.factors[f];
+      std::size_t base = 0;
+      std::size_t stride = 0;
+      const ChoiceClasses* own = nullptr;
+      for (std::size_t d = 0; d < factor.scope.size(); ++d) {
+        const ChoiceClasses& classes = *factor.classes[d];
+        base *= classes.count;
+        stride *= classes.count;
+        const auto w = static_cast<std::size_t>(factor.scope[d]);
+        if (w == v) {
+          own = &classes;
+          stride = 1;
+        } else {
+          base += classes.of[static_cast<std::size_t>(choice[w])];
+        }
+      }
+      for (std::size_t c = 0; c < sum.size(); ++c) {
+        sum[c] += (*factor.cost)[base + stride * own->of[c]];
+      }
+    }
+    return sum;
+  }
+
+  /// By variable: the choices that are best for it or for another one that is alike.
+  [[nodiscard]] std::vector<std::vector<int>> best_of_each(const std::vector<int>& choice) const {
+    std::map<const void*, std::set<int>> alike;
+    for (std::size_t v = 0; v < choice.size(); ++v) {
+      const std::vector<double> sum = sums(v, choice);
+      std::vector<int> order(sum.size());
+      std::iota(order.begin(), order.end(), 0);
+      const std::size_t kept = std::min(kKept, order.size());
+      std::partial_sort(order.begin(),
+                        order.begin() + static_cast<std::ptrdiff_t>(kept),
+                        order.end(),
+                        [&](int a, int b) {
+                          const double first = sum[static_cast<std::size_t>(a)];
+                          const double second = sum[static_cast<std::size_t>(b)];
+                          return first != second ? first < second : a < b;
+                        });
+      std::set<int>& known = alike[network_.unary[v].get()];
+      known.insert(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept));
+      known.insert(choice[v]);
+    }
+    std::vector<std::vector<int>> keep;
+    keep.reserve(choice.size());
+    for (const solvers::CostTable& unary : network_.unary) {
+      const std::set<int>& known = alike[unary.get()];
+      keep.emplace_back(known.begin(), known.end());
+    }
+    return keep;
+  }
+
+  const ClassNetwork& network_;
+  std::vector<std::vector<std::size_t>> factors_of_;
+};
+
 }  // namespace
 
-ClassSolution minimise(const ClassNetwork& network, double max_work) {
-  return ClassEliminationRun(network, max_work).run();
+ClassSolution minimise(const ClassNetwork& network, const ClassOptions& options) {
+  ClassEliminationRun run(network, options);
+  ClassSolution solution = run.run();
+  if (!solution.solved) {
+    return solution;
+  }
+  if (!run.was_split()) {
+    solution.cost = solution.lower_bound;
+    return solution;
+  }
+  Rounding(network).improve(solution.choice);
+  solution.cost = evaluate(network, solution.choice);
+  return solution;
 }
 
 }  // namespace shardplan::problem

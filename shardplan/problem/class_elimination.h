@@ -1,14 +1,23 @@
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "shardplan/problem/class_network.h"
 
 namespace shardplan::problem {
 
+struct ClassOptions {
+  double max_work = 3e10;  ///< sums of the largest join that is made
+  /// Sums from which on a join is avoided: instead, what is known of the variable is parted, and
+  /// each part may choose for itself (mini-buckets, Dechter and Rish 2003). Infinite: never.
+  double split_work = std::numeric_limits<double>::infinity();
+};
+
 struct ClassSolution {
-  bool solved = false;        ///< false: the search would have taken more than `max_work` sums
-  double cost = 0;            ///< infinity when every assignment is forbidden
+  bool solved = false;        ///< false: a join would have taken more than `max_work` sums
+  double cost = 0;            ///< of the choice; infinity when every assignment is forbidden
+  double lower_bound = 0;     ///< no assignment costs less; the cost itself unless parts were split
   std::vector<int> choice{};  ///< one a variable
 };
 
@@ -16,7 +25,8 @@ struct ClassSolution {
 /// neighbours falls into two parts that share none, joining them is a (min, +) matrix product over
 /// the classes in which one part sees the variable; so a chain of ops costs a matrix product an op,
 /// with the number of layouts as dimensions. Equal sub-problems (equal layers) are solved once.
-/// Deterministic. `max_work` limits the sums of the largest join.
-[[nodiscard]] ClassSolution minimise(const ClassNetwork& network, double max_work = 3e10);
+/// With `split_work` the largest joins are relaxed: a bound, and a choice that is near it (often at
+/// it). Deterministic.
+[[nodiscard]] ClassSolution minimise(const ClassNetwork& network, const ClassOptions& options = {});
 
 }  // namespace shardplan::problem

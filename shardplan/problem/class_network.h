@@ -31,6 +31,11 @@ struct ClassNetwork {
 /// Sum of all tables for one assignment.
 [[nodiscard]] double evaluate(const ClassNetwork& network, const std::vector<int>& choice);
 
+/// The network with some choices of each variable only: `keep` has ascending lists of them, by
+/// variable; variables with the same unary table must have the same list. Shares what was shared.
+[[nodiscard]] ClassNetwork restricted(const ClassNetwork& network,
+                                      const std::vector<std::vector<int>>& keep);
+
 /// A factor's table over the choices of its scope.
 [[nodiscard]] std::vector<double> expand(const ClassNetwork::Factor& factor);
 

@@ -7,7 +7,7 @@
 #include "shardplan/problem/min_plus.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -26,11 +26,18 @@ constexpr std::size_t kTileRows = 4;
 constexpr std::size_t kTileColumns = 16;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// tile = min over the listed places of four rows + strip, which has sixteen entries a place.
+/// Where a place that both matrices have lies in a packed tile of the left and a packed strip of
+/// the right.
+struct Meeting {
+  std::uint32_t left;
+  std::uint32_t right;
+};
+
+/// tile = min over the meetings of left + right: four values a place there, sixteen here.
 SHARDPLAN_VECTOR_CLONES
-void fill_tile(const double* const* __restrict rows,
-               const double* __restrict strip,
-               const std::uint32_t* __restrict places,
+void fill_tile(const double* __restrict left,
+               const double* __restrict right,
+               const Meeting* __restrict meetings,
                std::size_t count,
                double* __restrict tile) {
   double lowest[kTileRows][kTileColumns];  // NOLINT: std::array is not kept in registers
@@ -40,12 +47,12 @@ void fill_tile(const double* const* __restrict rows,
     }
   }
   for (std::size_t k = 0; k < count; ++k) {
-    const std::size_t z = places[k];
-    const double* right = strip + z * kTileColumns;
+    const double* rows = left + meetings[k].left * kTileRows;
+    const double* columns = right + meetings[k].right * kTileColumns;
     for (std::size_t i = 0; i < kTileRows; ++i) {
-      const double a = rows[i][z];
+      const double a = rows[i];
       for (std::size_t j = 0; j < kTileColumns; ++j) {
-        const double sum = a + right[j];
+        const double sum = a + columns[j];
         lowest[i][j] = sum < lowest[i][j] ? sum : lowest[i][j];
       }
     }
@@ -102,15 +109,70 @@ class SortedRows {
   std::vector<std::size_t> order_;
 };
 
-void list_common(const Places& a, const Places& b, std::vector<std::uint32_t>& list) {
-  list.clear();
-  for (std::size_t w = 0; w < a.size(); ++w) {
-    for (std::uint64_t rest = a[w] & b[w]; rest != 0; rest &= rest - 1) {
-      list.push_back(
-          static_cast<std::uint32_t>(w * 64 + static_cast<std::size_t>(__builtin_ctzll(rest))));
+/// Some rows of a matrix, side by side, at the places where one of them is finite.
+struct Packed {
+  Places places;
+  std::vector<std::uint32_t> before;  ///< by word: places in the words before it
+  std::vector<double> values;         ///< `width` a place
+
+  Packed(const std::vector<double>& matrix,
+         const SortedRows& sorted,
+         std::size_t first,
+         std::size_t width,
+         std::size_t depth)
+      : places(sorted.places(first, std::min(width, sorted.count() - first))) {
+    std::uint32_t count = 0;
+    for (const std::uint64_t word : places) {
+      before.push_back(count);
+      count += static_cast<std::uint32_t>(std::popcount(word));
+    }
+    values.assign(count * width, kInfinity);
+    for (std::size_t k = 0; k < std::min(width, sorted.count() - first); ++k) {
+      const double* row = matrix.data() + sorted.row(first + k) * depth;
+      std::size_t at = k;
+      for_each(places, [&](std::size_t z) {
+        values[at] = row[z];
+        at += width;
+      });
+    }
+  }
+
+  template <class Visit>
+  static void for_each(const Places& places, const Visit& visit) {
+    for (std::size_t w = 0; w < places.size(); ++w) {
+      for (std::uint64_t rest = places[w]; rest != 0; rest &= rest - 1) {
+        visit(w * 64 + static_cast<std::size_t>(std::countr_zero(rest)));
+      }
+    }
+  }
+};
+
+std::vector<Packed> pack(const std::vector<double>& matrix,
+                         const SortedRows& sorted,
+                         std::size_t width,
+                         std::size_t depth) {
+  std::vector<Packed> packed;
+  for (std::size_t first = 0; first < sorted.count(); first += width) {
+    packed.emplace_back(matrix, sorted, first, width, depth);
+  }
+  return packed;
+}
+
+void find_meetings(const Packed& left, const Packed& right, std::vector<Meeting>& meetings) {
+  meetings.clear();
+  for (std::size_t w = 0; w < left.places.size(); ++w) {
+    const std::uint64_t a = left.places[w];
+    const std::uint64_t b = right.places[w];
+    for (std::uint64_t rest = a & b; rest != 0; rest &= rest - 1) {
+      const std::uint64_t lower = (rest & (~rest + 1)) - 1;
+      meetings.push_back({left.before[w] + static_cast<std::uint32_t>(std::popcount(a & lower)),
+                          right.before[w] + static_cast<std::uint32_t>(std::popcount(b & lower))});
     }
   }
 }
+
+/// Tiles of the left matrix that stay in the cache while the strips of the right one pass.
+constexpr std::size_t kBlockTiles = 16;
 
 constexpr std::size_t kVector = 8;
 
@@ -156,47 +218,38 @@ std::vector<double> min_plus(const std::vector<double>& left,
                              std::size_t depth) {
   const SortedRows rows(left, depth);
   const SortedRows columns(right, depth);
-  const std::size_t tiles = (rows.count() + kTileRows - 1) / kTileRows;
-  std::vector<Places> row_places;
-  for (std::size_t t = 0; t < tiles; ++t) {
-    row_places.push_back(
-        rows.places(t * kTileRows, std::min(kTileRows, rows.count() - t * kTileRows)));
-  }
+  const std::vector<Packed> tiles = pack(left, rows, kTileRows, depth);
+  const std::vector<Packed> strips = pack(right, columns, kTileColumns, depth);
+  const std::size_t width = strips.size() * kTileColumns;
   std::vector<double> out(rows.count() * columns.count(), kInfinity);
-  std::vector<double> strip(depth * kTileColumns, kInfinity);
+  std::vector<double> block(kBlockTiles * kTileRows * width);  // in sorted order
   std::vector<double> tile(kTileRows * kTileColumns);
-  std::vector<std::uint32_t> list;
-  for (std::size_t c = 0; c < columns.count(); c += kTileColumns) {
-    const std::size_t wide = std::min(kTileColumns, columns.count() - c);
-    if (wide < kTileColumns) {
-      std::fill(strip.begin(), strip.end(), kInfinity);
-    }
-    for (std::size_t j = 0; j < wide; ++j) {
-      const double* from = right.data() + columns.row(c + j) * depth;
-      for (std::size_t z = 0; z < depth; ++z) {
-        strip[z * kTileColumns + j] = from[z];
-      }
-    }
-    const Places places = columns.places(c, wide);
-    for (std::size_t t = 0; t < tiles; ++t) {
-      if (t == 0 || row_places[t] != row_places[t - 1]) {
-        list_common(row_places[t], places, list);
-      }
-      if (list.empty()) {
-        continue;
-      }
-      const std::size_t first = t * kTileRows;
-      // The last tile repeats its last row.
-      std::array<const double*, kTileRows> of_tile{};
-      for (std::size_t i = 0; i < kTileRows; ++i) {
-        of_tile[i] = left.data() + rows.row(std::min(first + i, rows.count() - 1)) * depth;
-      }
-      fill_tile(of_tile.data(), strip.data(), list.data(), list.size(), tile.data());
-      for (std::size_t i = 0; i < std::min(kTileRows, rows.count() - first); ++i) {
-        double* to = out.data() + rows.row(first + i) * columns.count();
-        for (std::size_t j = 0; j < wide; ++j) {
-          to[columns.row(c + j)] = tile[i * kTileColumns + j];
+  std::vector<Meeting> meetings;
+  for (std::size_t first = 0; first < tiles.size(); first += kBlockTiles) {
+    const std::size_t end = std::min(first + kBlockTiles, tiles.size());
+    for (std::size_t s = 0; s < strips.size(); ++s) {
+      for (std::size_t t = first; t < end; ++t) {
+        if (t == first || tiles[t].places != tiles[t - 1].places) {
+          find_meetings(tiles[t], strips[s], meetings);
         }
+        fill_tile(tiles[t].values.data(),
+                  strips[s].values.data(),
+                  meetings.data(),
+                  meetings.size(),
+                  tile.data());
+        for (std::size_t i = 0; i < kTileRows; ++i) {
+          std::copy_n(tile.data() + i * kTileColumns,
+                      kTileColumns,
+                      block.data() + ((t - first) * kTileRows + i) * width + s * kTileColumns);
+        }
+      }
+    }
+    const std::size_t last = std::min(end * kTileRows, rows.count());
+    for (std::size_t r = first * kTileRows; r < last; ++r) {
+      const double* from = block.data() + (r - first * kTileRows) * width;
+      double* to = out.data() + rows.row(r) * columns.count();
+      for (std::size_t c = 0; c < columns.count(); ++c) {
+        to[columns.row(c)] = from[c];
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -217,10 +218,10 @@ bool NodeTypes::change(ValueId value,
   if (std::find(there.begin(), there.end(), to) != there.end()) {
     return true;
   }
-  const sharding::ReshardCost path = resharder_.cost(there.front(), to, step_.type(value));
-  choice.seconds += path.price * repeats(reader);
+  const double price = resharder_.price(there.front(), to, step_.type(value));
+  choice.seconds += price * repeats(reader);
   there.push_back(to);
-  return path.possible;
+  return std::isfinite(price);
 }
 
 bool NodeTypes::complete(const IntraOpNode& node,
@@ -430,9 +431,9 @@ bool NodeTypes::parameter_choice(const IntraOpNode& node,
     return false;
   }
   const auto move = [&](const ShardingSpec& from, const ShardingSpec& to) {
-    const sharding::ReshardCost path = resharder_.cost(from, to, type);
-    choice.seconds += path.price;
-    return path.possible;
+    const double price = resharder_.price(from, to, type);
+    choice.seconds += price;
+    return std::isfinite(price);
   };
   if (node.members.empty()) {
     return true;

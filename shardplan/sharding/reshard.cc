@@ -164,6 +164,20 @@ class Resharder::Search {
     return {end.price, temporary(source, target), end.price < kInfinity};
   }
 
+  double price(const ShardingSpec& from, const ShardingSpec& to) {
+    if (!reachable(from, to)) {
+      return kInfinity;
+    }
+    const int source = graph_.intern(from);
+    const int target = graph_.intern(to);
+    auto row = rows_.find(source);
+    if (row == rows_.end()) {
+      add_rows(company_of(source));
+      row = rows_.find(source);
+    }
+    return index(target) < row->second.size() ? row->second[index(target)] : kInfinity;
+  }
+
   std::vector<double> prices(std::span<const ShardingSpec> from, std::span<const ShardingSpec> to) {
     const std::vector<int> sources = intern_all(from);
     const std::vector<int> targets = intern_all(to);
@@ -251,6 +265,32 @@ class Resharder::Search {
       const std::size_t lanes = std::min(kLanes, fresh.size() - first);
       add_rows(std::span<const int>(fresh).subspan(first, lanes));
     }
+  }
+
+  /// A source, and further ones that are likely to be asked for: they cost little more.
+  std::vector<int> company_of(int source) {
+    graph_.expand_all();
+    std::vector<int> sources{source};
+    const int count = static_cast<int>(graph_.size());
+    for (int step = 1; step < count && sources.size() < kLanes; ++step) {
+      const int node = (source + step) % count;
+      if (!rows_.contains(node) && in_mesh_order(graph_.spec(node))) {
+        sources.push_back(node);
+      }
+    }
+    return sources;
+  }
+
+  /// As strategies make layouts.
+  [[nodiscard]] bool in_mesh_order(const ShardingSpec& spec) const {
+    for (int dim = 0; dim < static_cast<int>(type_.rank()); ++dim) {
+      for (int position = 1; position < spec.count_of(dim); ++position) {
+        if (spec.axis_at(dim, position) < spec.axis_at(dim, position - 1)) {
+          return false;
+        }
+      }
+    }
+    return true;
   }
 
   /// Few sources at a time, so that their vectors stay in the cache.
@@ -431,6 +471,12 @@ const ReshardPath& Resharder::path(const ShardingSpec& from,
                                    const ShardingSpec& to,
                                    const ir::TensorType& type) {
   return search(type).path(from, to);
+}
+
+double Resharder::price(const ShardingSpec& from,
+                        const ShardingSpec& to,
+                        const ir::TensorType& type) {
+  return search(type).price(from, to);
 }
 
 std::vector<double> Resharder::prices(std::span<const ShardingSpec> from,

@@ -83,6 +83,10 @@ class Resharder {
   [[nodiscard]] ReshardCost cost(const ShardingSpec& from,
                                  const ShardingSpec& to,
                                  const ir::TensorType& type);
+  /// The price alone, infinite when there is no path: for many questions about one type.
+  [[nodiscard]] double price(const ShardingSpec& from,
+                             const ShardingSpec& to,
+                             const ir::TensorType& type);
   /// Prices of all pairs, by source and target, infinite where there is no path: for whole tables.
   /// The sources that are new are searched from together, with vectors of prices.
   [[nodiscard]] std::vector<double> prices(std::span<const ShardingSpec> from,

@@ -96,6 +96,7 @@ void Assignment::reset(std::vector<int> choice) {
 void Assignment::changes(int variable, Changes& out) const {
   const auto v = static_cast<std::size_t>(variable);
   const std::size_t count = unary_[v]->size();
+  work_ += static_cast<std::int64_t>(count * (1 + incidences_[v].size()) * (1 + usage_.size()));
   const auto own = static_cast<std::size_t>(choice_[v]);
   const auto add = [&](const std::vector<double>& table,
                        std::size_t start,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Assignment {
   void changes(int variable, Changes& out) const;
   void change(int variable, int to);
 
+  /// Entries of tables that were read so far: a clock that is the same on every machine.
+  [[nodiscard]] std::int64_t work() const { return work_; }
+
   [[nodiscard]] const std::vector<int>& neighbours(int variable) const {
     return neighbours_[static_cast<std::size_t>(variable)];
   }
@@ -60,7 +64,8 @@ class Assignment {
   std::vector<std::size_t> index_;  ///< by factor: the entry in use
   double objective_ = 0;
   std::vector<double> usage_;
-  mutable Changes scratch_;
+  Changes scratch_;
+  mutable std::int64_t work_ = 0;
 };
 
 }  // namespace shardplan::solvers

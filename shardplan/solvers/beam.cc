@@ -420,7 +420,11 @@ class Widening {
       return solution_;
     }
     Beam beam(problem_, relaxed_, budget_);
-    improve(relaxed_.greedy());
+    constexpr int kRestarts = 3;
+    constexpr std::int64_t kThorough = 100'000'000;
+    search_.run_from(
+        relaxed_.starts(), solution_.multiplier, kRestarts, kThorough, target(), budget_);
+    found_ = search_.best();
     constexpr std::size_t kWidest = std::size_t{1} << 14U;
     const std::size_t widest = options_.time_limit > 0 ? kWidest * 64 : kWidest;
     for (std::size_t width = 4; width <= widest && !done() && !budget_.exhausted(); width *= 4) {
@@ -446,13 +450,16 @@ class Widening {
   }
 
  private:
-  /// Offers an assignment, and what moves make of it.
+  /// Offers an assignment, and what a few moves make of it.
   void improve(std::vector<int> start) {
     constexpr std::int64_t kKicks = 200;
-    search_.run(std::move(start), solution_.multiplier, kKicks, -kInfinity, budget_);
-    if (search_.best()) {
-      found_ = search_.best();
-    }
+    constexpr std::int64_t kWork = 20'000'000;
+    search_.run(std::move(start), solution_.multiplier, kKicks, kWork, target(), budget_);
+    found_ = search_.best();
+  }
+
+  [[nodiscard]] double target() const {
+    return solution_.lower_bound + 0.5 * options_.gap * std::abs(solution_.lower_bound);
   }
 
   [[nodiscard]] double cutoff() const { return found_ ? found_->objective : kInfinity; }

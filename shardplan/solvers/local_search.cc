@@ -80,9 +80,9 @@ bool LocalSearch::improve_single(int variable) {
 
 /// Moves two neighbours at once where no single move helps.
 bool LocalSearch::improve_pair(int first, int second) {
-  constexpr int kLargest = 64;
+  constexpr int kMostPairs = 400;
   const int own = now_.choice()[static_cast<std::size_t>(first)];
-  if (now_.choices(first) > kLargest || now_.choices(second) > kLargest) {
+  if (now_.choices(first) > kMostPairs / now_.choices(second)) {
     return false;
   }
   const double before = priced(now_.objective(), now_.usage());
@@ -201,6 +201,37 @@ void LocalSearch::keep() {
   }
 }
 
+void LocalSearch::offer(std::vector<int> choice) {
+  now_.reset(std::move(choice));
+  keep();
+}
+
+void LocalSearch::run_from(const std::vector<std::vector<int>>& starts,
+                           const std::vector<double>& multiplier,
+                           int restarts,
+                           std::int64_t work,
+                           double target,
+                           const Budget& budget) {
+  for (const std::vector<int>& start : starts) {
+    offer(start);
+  }
+  const auto kicks = static_cast<std::int64_t>(2000 + 20 * problem_.objective.unary.size());
+  constexpr std::uint64_t kSeldom = 20;
+  for (int restart = 0; restart < restarts; ++restart) {
+    std::vector<int> start = best_ ? best_->choice : closest_;
+    for (std::size_t v = 0; restart > 0 && v < start.size(); ++v) {
+      // The last restart is all at random.
+      if (restart + 1 == restarts || random_() % kSeldom == 0) {
+        start[v] = static_cast<int>(random_() % problem_.objective.unary[v]->size());
+      }
+    }
+    run(std::move(start), multiplier, kicks, work, target, budget);
+    if (budget.exhausted() || (best_ && best_->objective <= target)) {
+      return;
+    }
+  }
+}
+
 void LocalSearch::adjust_prices() {
   for (std::size_t r = 0; r < price_.size(); ++r) {
     const bool met = meets_limit(now_.usage()[r], problem_.rows[r].limit);
@@ -211,6 +242,7 @@ void LocalSearch::adjust_prices() {
 void LocalSearch::run(std::vector<int> start,
                       const std::vector<double>& multiplier,
                       std::int64_t kicks,
+                      std::int64_t work,
                       double target,
                       const Budget& budget) {
   now_.reset(std::move(start));
@@ -220,13 +252,14 @@ void LocalSearch::run(std::vector<int> start,
     const double limit = std::max(std::abs(problem_.rows[r].limit), 1e-300);
     price_[r] = std::max(1.5 * price_[r], 1e-3 * std::abs(now_.objective()) / limit);
   }
+  const std::int64_t last = now_.work() + work;
   descend(movable_, budget);
   keep();
   double home_cost = priced(now_.objective(), now_.usage());
   constexpr std::int64_t kOften = 16;
   constexpr std::int64_t kVeryOften = 4;
   constexpr std::int64_t kSeldom = 1024;
-  for (std::int64_t i = 0; i < kicks && !movable_.empty(); ++i) {
+  for (std::int64_t i = 0; i < kicks && now_.work() < last && !movable_.empty(); ++i) {
     // Interrupted before there is an answer, it still takes a moment to find one.
     constexpr std::int64_t kMoment = 256;
     if ((budget.exhausted() && (best_ || i >= kMoment)) || (best_ && best_->objective <= target)) {
@@ -255,6 +288,11 @@ void LocalSearch::run(std::vector<int> start,
 
 namespace {
 
+/// An objective that is good enough.
+double target_of(const Solution& solution, const SolveOptions& options) {
+  return solution.lower_bound + 0.5 * options.gap * std::abs(solution.lower_bound);
+}
+
 Solution solve_by_local_search(const ConstrainedProblem& problem, const SolveOptions& options) {
   const Budget budget(options);
   const RelaxedStart relaxed(problem, options, budget);
@@ -263,21 +301,14 @@ Solution solve_by_local_search(const ConstrainedProblem& problem, const SolveOpt
     return solution;
   }
   constexpr int kRestarts = 4;
-  const auto kicks = static_cast<std::int64_t>(2000 + 20 * problem.objective.unary.size());
-  const double target = solution.lower_bound + 0.5 * options.gap * std::abs(solution.lower_bound);
+  constexpr std::int64_t kWork = 400'000'000;
   LocalSearch search(problem, options.seed);
-  std::vector<int> start = relaxed.greedy();
-  for (int restart = 0; restart < kRestarts; ++restart) {
-    options.control.report("local search", static_cast<double>(restart) / kRestarts);
-    search.run(start, solution.multiplier, kicks, target, budget);
-    if (budget.exhausted() || (search.best() && search.best()->objective <= target)) {
-      break;
-    }
-    std::mt19937_64 random(options.seed + static_cast<std::uint64_t>(restart) + 1);
-    for (std::size_t v = 0; v < start.size(); ++v) {
-      start[v] = static_cast<int>(random() % problem.objective.unary[v]->size());
-    }
-  }
+  search.run_from(relaxed.starts(),
+                  solution.multiplier,
+                  kRestarts,
+                  kWork,
+                  target_of(solution, options),
+                  budget);
   if (search.best()) {
     solution.choice = search.best()->choice;
     solution.status = SolveStatus::kFeasible;

@@ -24,13 +24,25 @@ class LocalSearch {
 
   LocalSearch(const ConstrainedProblem& problem, std::uint64_t seed);
 
+  /// Takes an assignment as it is.
+  void offer(std::vector<int> choice);
+
   /// Searches from `start`, with first prices of the rows near `multiplier`, for `kicks` kicks;
   /// ends early when the best is down to `target`.
   void run(std::vector<int> start,
            const std::vector<double>& multiplier,
            std::int64_t kicks,
+           std::int64_t work,
            double target,
            const Budget& budget);
+
+  /// Searches from the best of `starts`, then from what disturbing the best gives.
+  void run_from(const std::vector<std::vector<int>>& starts,
+                const std::vector<double>& multiplier,
+                int restarts,
+                std::int64_t work,
+                double target,
+                const Budget& budget);
 
   /// The best feasible assignment of all runs.
   [[nodiscard]] const std::optional<Found>& best() const { return best_; }

@@ -6,13 +6,16 @@
 #include <utility>
 
 #include "shardplan/solvers/cost_shift.h"
+#include "shardplan/solvers/feasibility.h"
 
 namespace shardplan::solvers {
 namespace {
 
 constexpr std::size_t kCoarse = std::size_t{1} << 12U;
 constexpr std::size_t kFine = std::size_t{1} << 18U;
+constexpr std::size_t kLargest = std::size_t{1} << 21U;
 constexpr std::size_t kMostEntries = std::size_t{1} << 23U;
+constexpr std::size_t kMostWork = std::size_t{1} << 30U;  // entries times evaluations
 constexpr int kEvaluations = 200;
 constexpr double kTolerance = 1e-7;
 
@@ -35,23 +38,44 @@ RelaxedStart::RelaxedStart(const ConstrainedProblem& problem,
       best_multipliers(problem, *relaxation_, options.hint, kEvaluations, kTolerance, budget);
   if (relaxation_->split() && std::isfinite(multipliers_.bound)) {
     constexpr std::size_t kBytesAnEntry = 4 * sizeof(double);
-    std::size_t most = kMostEntries;
+    std::size_t most = 4 * kMostEntries;
     if (options.memory_limit > 0) {
       most = std::min(most, static_cast<std::size_t>(options.memory_limit) / kBytesAnEntry);
     }
-    if (entries_of(problem.objective) <= most) {
-      shift(budget);
+    if (!join(most, budget)) {
+      shift(std::min(most, kMostEntries), budget);
+      enlarge(std::min(most, kMostEntries), budget);
     }
-    enlarge(most, budget);
   }
+  find_starts(budget);
   root_ = relaxation_->evaluate(multipliers_.value).value;
 }
 
+/// Splits nothing, if the tables are not too many; false when they are.
+bool RelaxedStart::join(std::size_t most_entries, const Budget& budget) {
+  auto whole = std::make_unique<MiniBuckets>(problem_, kLargest);
+  if (whole->split() || whole->entries() > most_entries) {
+    return false;
+  }
+  const auto evaluations =
+      static_cast<int>(std::min(kMostWork / whole->entries(), std::size_t{200}));
+  Multipliers better =
+      best_multipliers(problem_, *whole, multipliers_.value, evaluations, kTolerance, budget);
+  if (better.bound >= multipliers_.bound) {
+    multipliers_ = std::move(better);
+    relaxation_ = std::move(whole);
+  }
+  return true;
+}
+
 /// Shifts costs at the multipliers, then adjusts these, in turns until the bound stands.
-void RelaxedStart::shift(const Budget& budget) {
+void RelaxedStart::shift(std::size_t most_entries, const Budget& budget) {
   constexpr int kTurns = 4;
   constexpr int kSweeps = 100;
   constexpr int kFewEvaluations = 50;
+  if (entries_of(problem_.objective) > most_entries / 8) {
+    return;
+  }
   for (int turn = 0; turn < kTurns && !budget.exhausted(); ++turn) {
     auto shifted = std::make_unique<const ConstrainedProblem>(
         shift_costs(problem_, multipliers_.value, kSweeps, budget));
@@ -98,6 +122,47 @@ Solution RelaxedStart::start() const {
     solution.status = SolveStatus::kInfeasible;
   }
   return solution;
+}
+
+std::vector<std::size_t> RelaxedStart::add_start(const std::vector<double>& multiplier) {
+  static_cast<void>(relaxation_->evaluate(multiplier));
+  starts_.push_back(greedy());
+  std::vector<std::size_t> violated;
+  for (std::size_t r = 0; r < problem_.rows.size(); ++r) {
+    if (!meets_limit(evaluate(problem_, problem_.rows[r], starts_.back()),
+                     problem_.rows[r].limit)) {
+      violated.push_back(r);
+    }
+  }
+  return violated;
+}
+
+void RelaxedStart::find_starts(const Budget& budget) {
+  constexpr std::size_t kMostStarts = 16;
+  constexpr int kBetween = 5;
+  const std::size_t most =
+      std::clamp(kMostWork / 2 / (relaxation_->entries() + 1), std::size_t{4}, kMostStarts);
+  std::vector<double> low = multipliers_.value;  // too small to meet the rows
+  std::vector<double> high = low;
+  std::vector<std::size_t> violated = add_start(low);
+  double step = 0.02;
+  while (!violated.empty() && starts_.size() < most && !budget.exhausted()) {
+    low = high;
+    for (const std::size_t r : violated) {
+      const double size =
+          std::abs(multipliers_.bound) / std::max(std::abs(problem_.rows[r].limit), 1e-300);
+      high[r] += step * std::max(high[r], std::isfinite(size) ? 0.1 * size : 1);
+    }
+    step *= 2;
+    violated = add_start(high);
+  }
+  for (int i = 0; i < kBetween && violated.empty() && low != high && !budget.exhausted(); ++i) {
+    std::vector<double> middle = low;
+    for (std::size_t r = 0; r < middle.size(); ++r) {
+      middle[r] = 0.5 * (low[r] + high[r]);
+    }
+    (add_start(middle).empty() ? high : low) = middle;
+  }
 }
 
 std::vector<int> RelaxedStart::greedy() const {

@@ -25,18 +25,26 @@ class RelaxedStart {
   [[nodiscard]] const MiniBuckets& relaxation() const { return *relaxation_; }
   /// Bound of the relaxation as evaluated, where the increments start.
   [[nodiscard]] double root() const { return root_; }
-  /// One variable after the other its choice of least increment.
-  [[nodiscard]] std::vector<int> greedy() const;
+  /// Assignments to start from: one variable after the other its choice of least increment, at the
+  /// multipliers, then at larger ones until the rows are met, then between the two. At least one.
+  [[nodiscard]] const std::vector<std::vector<int>>& starts() const { return starts_; }
 
  private:
-  void shift(const Budget& budget);
+  [[nodiscard]] bool join(std::size_t most_entries, const Budget& budget);
+  void shift(std::size_t most_entries, const Budget& budget);
   void enlarge(std::size_t most_entries, const Budget& budget);
+
+  void find_starts(const Budget& budget);
+  /// Adds the start at some multipliers; the rows that it violates.
+  std::vector<std::size_t> add_start(const std::vector<double>& multiplier);
+  [[nodiscard]] std::vector<int> greedy() const;
 
   const ConstrainedProblem& problem_;
   std::unique_ptr<const ConstrainedProblem> shifted_;  ///< null: nothing was split
   std::unique_ptr<MiniBuckets> relaxation_;            ///< of `shifted_`, if there is one
   Multipliers multipliers_;
   double root_ = 0;
+  std::vector<std::vector<int>> starts_;
 };
 
 }  // namespace shardplan::solvers

@@ -142,9 +142,6 @@ class PlanningTest(CommandLineTest):
         ):
             self.reject(plan_words(MLP, "local:2", option, value), 2, option, f"'{value}'")
 
-    def test_sweep_writes_no_file(self):
-        self.reject(plan_words(MLP, "local:2", "--memory", "1GiB:2GiB:1GiB", "-o", "p"), 2, "-o")
-
 
 class FilesTest(CommandLineTest):
     def test_output_that_cannot_be_written(self):

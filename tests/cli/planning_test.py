@@ -104,16 +104,6 @@ class PlanTest(CommandLineTest):
             plan = self.succeed_json("plan", MLP, "--cluster", "local:2", "--planner", planner)
             self.assertEqual(plan["planner"], planner)
 
-    def test_memory_sweep_is_a_pareto_list(self):
-        peak = self.succeed_json("plan", MLP, "--cluster", "local:4")["peak_bytes"]
-        sweep = f"{peak // 4}:{2 * peak}:{peak // 4}"
-        plans = self.succeed_json("plan", MLP, "--cluster", "local:4", "--memory", sweep)["plans"]
-        self.assertGreater(len(plans), 0)
-        for less, more in zip(plans, plans[1:]):
-            self.assertLess(less["peak_bytes"], more["peak_bytes"])
-            self.assertGreater(less["step_seconds"], more["step_seconds"])
-        self.assertIn("step", self.succeed("plan", MLP, "--cluster", "local:4", "--memory", sweep))
-
     def test_infeasible_tells_the_least_memory(self):
         done = self.reject(
             ["plan", MLP, "--cluster", "local:2", "--memory", "1KiB", "-o", "plan.json"],

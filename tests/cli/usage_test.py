@@ -12,6 +12,7 @@ COMMANDS = [
     "compare",
     "explain",
     "simulate",
+    "check-plan",
     "run",
     "probe",
     "zoo",

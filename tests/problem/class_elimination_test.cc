@@ -108,7 +108,15 @@ TEST(ClassElimination, FindsTheOptimumOfRandomNetworks) {
     ASSERT_EQ(found.cost, expected.solution.cost) << "round " << round;
     EXPECT_EQ(evaluate(network, found.choice), found.cost) << "round " << round;
     EXPECT_EQ(solvers::evaluate(expanded, found.choice), found.cost) << "round " << round;
+    EXPECT_EQ(found.lower_bound, found.cost);
     finite += std::isfinite(found.cost) ? 1 : 0;
+    for (const double split_work : {1.0, 20.0, 200.0}) {
+      const ClassSolution relaxed = minimise(network, {.split_work = split_work});
+      ASSERT_TRUE(relaxed.solved);
+      EXPECT_LE(relaxed.lower_bound, found.cost * (1 + 1e-12)) << "round " << round;
+      EXPECT_GE(relaxed.cost, found.cost * (1 - 1e-12)) << "round " << round;
+      EXPECT_EQ(evaluate(network, relaxed.choice), relaxed.cost);
+    }
   }
   EXPECT_GT(finite, 1000);
 }
@@ -152,7 +160,7 @@ TEST(ClassElimination, RefusesWhatWouldTakeTooLong) {
       network.factors.push_back({{v, w}, {classes, classes}, random_table(rng, 900, false)});
     }
   }
-  EXPECT_FALSE(minimise(network, 1e5).solved);
+  EXPECT_FALSE(minimise(network, {.max_work = 1e5}).solved);
   EXPECT_TRUE(minimise(network).solved);
 }
 

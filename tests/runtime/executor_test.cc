@@ -202,7 +202,7 @@ TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {
         EXPECT_NEAR(static_cast<double>(peak),
                     static_cast<double>(predicted.peak_bytes),
                     0.05 * static_cast<double>(predicted.peak_bytes) + kChunks)
-            << step.op(predicted.peak_op).name;
+            << step.op(predicted.peak.op).name;
       }
     }
   }

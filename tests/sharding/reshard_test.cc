@@ -361,10 +361,12 @@ void expect_cheapest(const std::vector<ShardingSpec>& specs,
     // All at once, in two portions, bit for bit.
     const std::span<const ShardingSpec> all(specs);
     Resharder batch(mesh, price);
+    Resharder single(mesh, price);
     static_cast<void>(batch.prices(all.first(n / 2), all.last(n / 3), type));
     const std::vector<double> table = batch.prices(all, all, type);
     for (std::size_t i = 0; i < n * n; ++i) {
       ASSERT_EQ(table[i], resharder.cost(specs[i / n], specs[i % n], type).price);
+      ASSERT_EQ(table[i], single.price(specs[i / n], specs[i % n], type));
     }
   }
 }

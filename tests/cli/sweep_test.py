@@ -1,0 +1,131 @@
+"""plan over a range of memory limits and over growing numbers of devices."""
+
+import json
+import signal
+import subprocess
+import time
+import unittest
+
+from program import MLP, PROGRAM, CommandLineTest
+
+# Activations take most of the memory, so that tight limits need recomputation.
+GPT = "gpt:layers=3,hidden=64,heads=4,seq=128,batch=16,vocab=128"
+
+
+class MemorySweepTest(CommandLineTest):
+    def sweep(self, text):
+        return ["plan", GPT, "--cluster", "local:2", "--memory", text]
+
+    def test_every_limit_has_its_plan_and_proof(self):
+        swept = self.succeed_json(*self.sweep("5MiB:17MiB:2MiB"))
+        self.assertEqual(swept["sweep"], "memory")
+        self.assertIs(swept["interrupted"], False)
+        plans = swept["plans"]
+        self.assertEqual([plan["memory_limit"] >> 20 for plan in plans], [5, 7, 9, 11, 13, 15, 17])
+        self.assertEqual(plans[0]["status"], "infeasible")
+        self.assertIn("the smallest needs", plans[0]["explanation"])
+        fitting = [plan for plan in plans if plan["status"] != "infeasible"]
+        self.assertGreater(len(fitting), 4)
+        for plan in fitting:
+            self.assertLessEqual(plan["peak_bytes"], plan["memory_limit"])
+            self.assertGreater(plan["lower_bound_seconds"], 0)
+            self.assertLessEqual(plan["lower_bound_seconds"], plan["objective_seconds"])
+            self.assertGreaterEqual(plan["gap"], 0)
+        for less, more in zip(fitting, fitting[1:]):
+            self.assertGreaterEqual(less["step_seconds"], more["step_seconds"])
+        self.assertGreater(len(fitting[0]["recompute"]), len(fitting[-1]["recompute"]))
+
+    def test_a_limit_of_a_sweep_is_no_worse_than_alone(self):
+        swept = self.succeed_json(*self.sweep("8MiB:14MiB:3MiB"))["plans"]
+        for plan in swept:
+            alone = self.succeed_json(*self.sweep(plan["memory_limit"]))
+            self.assertLessEqual(plan["step_seconds"], alone["step_seconds"] * (1 + 1e-9))
+
+    def test_table_and_plot(self):
+        text = self.succeed(*self.sweep("5MiB:17MiB:2MiB"))
+        for word in ("memory limit", "peak", "step", "additive", "gap", "recomputed", "mesh"):
+            self.assertIn(word, text)
+        for limit in (5, 7, 9):
+            self.assertIn(f"{limit}.00 MiB", text)
+        self.assertIn("none: needs", text)
+        plot = text[text.index("\nstep\n") :]
+        self.assertGreaterEqual(plot.count("*"), 3)
+        self.assertIn("+x", plot)  # the first limit has no plan
+
+    def test_no_limit_fits(self):
+        self.reject(self.sweep("1KiB:2KiB:1KiB"), 1, "the smallest needs")
+
+    def test_interrupt_keeps_the_best_so_far(self):
+        words = ["plan", "gpt2-small", "--cluster", "8xA100-80GB", "--json"]
+        search = subprocess.Popen(
+            [PROGRAM, *words, "--memory", "600MiB:3GiB:100MiB"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        time.sleep(1.5)
+        search.send_signal(signal.SIGINT)
+        output, _ = search.communicate(timeout=30)
+        swept = json.loads(output)
+        self.assertEqual(len(swept["plans"]), 25)
+        fitting = [plan for plan in swept["plans"] if plan["status"] in ("feasible", "optimal")]
+        self.assertEqual(search.returncode, 0 if fitting else 1)
+        for plan in fitting:
+            self.assertLessEqual(plan["peak_bytes"], plan["memory_limit"])
+
+
+class DeviceSweepTest(CommandLineTest):
+    def test_powers_of_two_of_the_cluster(self):
+        swept = self.succeed_json("plan", GPT, "--cluster", "8xA100-80GB", "--sweep", "devices")
+        self.assertEqual(swept["sweep"], "devices")
+        plans = swept["plans"]
+        self.assertEqual([plan["devices"] for plan in plans], [1, 2, 4, 8])
+        for plan in plans:
+            self.assertAlmostEqual(plan["samples_per_second"] * plan["step_seconds"], 16)
+            self.assertAlmostEqual(plan["tokens_per_second"] * plan["step_seconds"], 16 * 128)
+            speed_up = plans[0]["step_seconds"] / plan["step_seconds"]
+            self.assertAlmostEqual(plan["speed_up"], speed_up)
+            self.assertAlmostEqual(plan["efficiency"], speed_up / plan["devices"])
+            self.assertLessEqual(plan["lower_bound_seconds"], plan["objective_seconds"])
+        self.assertEqual(plans[0]["speed_up"], 1)
+
+    def test_nodes(self):
+        words = ["plan", MLP, "--cluster", "dgx-a100:4", "--planner", "dp"]
+        swept = self.succeed_json(*words, "--sweep", "devices=8,16,32")
+        clusters = [plan["cluster"] for plan in swept["plans"]]
+        self.assertEqual(clusters, ["dgx-a100:1", "dgx-a100:2", "dgx-a100:4"])
+
+    def test_efficiency_is_against_the_first_that_fits(self):
+        words = ["plan", GPT, "--cluster", "8xA100-80GB", "--sweep", "devices=1,4,8"]
+        plans = self.succeed_json(*words, "--memory", "9MiB")["plans"]
+        self.assertEqual(plans[0]["status"], "infeasible")
+        self.assertNotIn("speed_up", plans[0])
+        self.assertEqual(plans[1]["efficiency"], 1)
+
+    def test_table(self):
+        text = self.succeed("plan", GPT, "--cluster", "local:4", "--sweep", "devices")
+        for word in ("devices", "step", "tokens/s", "speed-up", "efficiency", "memory", "mesh"):
+            self.assertIn(word, text)
+
+
+class WrongSweepTest(CommandLineTest):
+    def test_messages(self):
+        words = ["plan", MLP, "--cluster", "dgx-a100:2"]
+        for given, parts in (
+            (["--memory", "1GiB:2GiB:1GiB", "-o", "p"], ["-o", "sweep"]),
+            (["--sweep", "devices", "-o", "p"], ["-o", "sweep"]),
+            (["--sweep", "devices", "--memory", "1GiB:2GiB:1GiB"], ["--sweep", "one of them"]),
+            (["--sweep", "devices", "--mesh", "data=16"], ["--mesh", "--sweep"]),
+            (["--sweep", "layers"], ["'layers'", "devices=1,2,4,8"]),
+            (["--sweep", "devices=1,x"], ["'x'", "devices=1,x"]),
+            (["--sweep", "devices=4,2"], ["must grow"]),
+            (["--sweep", "devices="], ["''"]),
+            (["--sweep", "devices=12"], ["12 devices", "groups of 8"]),
+            (["--sweep", "devices=32"], ["32 devices", "has 16 devices"]),
+        ):
+            self.reject([*words, *given], 2, *parts)
+        self.assertEqual(self.files(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
