@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "shardplan/ops/op.h"
+#include "shardplan/problem/class_elimination.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/solvers/elimination.h"
 
@@ -210,16 +211,14 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
   if (least_seconds(problem) >= worth) {
     return candidates;
   }
-  solvers::Elimination elimination;
-  const problem::StrategyGraph graph = problem.strategy_graph(false, {});
-  const auto outcome = elimination.minimise(graph.problem.objective);
-  if (!outcome.solved) {
+  const problem::ClassSolution solution = problem::minimise(problem.class_network(false));
+  if (!solution.solved) {
     return unsupported(fmt::format("{}: the model's graph is too entangled to plan", rule.name));
   }
-  if (!std::isfinite(outcome.solution.cost)) {
+  if (!std::isfinite(solution.cost)) {
     return candidates;  // the rule asks for a layout that nothing leads to
   }
-  const std::vector<int>& choice = outcome.solution.choice;
+  const std::vector<int>& choice = solution.choice;
   Seconds kernels = 0;
   Seconds reruns = 0;
   for (std::size_t n = 0; n < problem.nodes().size(); ++n) {
