@@ -99,6 +99,22 @@ class PlanTest(CommandLineTest):
         )
         self.assertEqual(plan["mesh"], {"data": 2, "tensor": 2})
 
+    def test_any_shape_of_mesh_is_taken(self):
+        model = "gpt:layers=1,hidden=96,heads=12,seq=16,batch=12,vocab=48"
+        for cluster, mesh in (
+            ("local:1", ""),
+            ("local:3", "x=3"),
+            ("local:6", "x=3,y=2"),
+            ("local:6", "x=2,y=3"),
+            ("8xA100-80GB", "x=8"),  # of which 12 heads are no multiple
+            ("8xA100-80GB", "x=2,y=2,z=2"),
+            ("dgx-a100:2", "w=2,x=2,y=2,z=2"),
+        ):
+            words = ["--mesh", mesh] if mesh else []
+            plan = self.succeed_json("plan", model, "--cluster", cluster, *words)
+            sizes = dict(axis.split("=") for axis in mesh.split(",")) if mesh else {}
+            self.assertEqual(plan["mesh"], {name: int(size) for name, size in sizes.items()})
+
     def test_every_expert_plans(self):
         for planner in ("dp", "zero1", "zero2", "zero3", "megatron"):
             plan = self.succeed_json("plan", MLP, "--cluster", "local:2", "--planner", planner)
