@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
+#include <utility>
 
 #include "shardplan/solvers/search.h"
 
@@ -69,6 +69,50 @@ double largest_excess(const ConstrainedProblem& problem, const Incumbent::Point&
     excess = std::max(excess, point.usage[r] - problem.rows[r].limit);
   }
   return excess;
+}
+
+bool has_unlimited_rows(const ConstrainedProblem& problem) {
+  return std::any_of(problem.rows.begin(), problem.rows.end(), [](const auto& row) {
+    return row.limit == kInfinity;
+  });
+}
+
+/// The problem without the rows that allow anything, and the numbers of the others.
+std::pair<ConstrainedProblem, std::vector<std::size_t>> without_unlimited_rows(
+    const ConstrainedProblem& problem) {
+  std::pair<ConstrainedProblem, std::vector<std::size_t>> result;
+  result.first.objective = problem.objective;
+  for (std::size_t r = 0; r < problem.rows.size(); ++r) {
+    if (problem.rows[r].limit < kInfinity) {
+      result.first.rows.push_back(problem.rows[r]);
+      result.second.push_back(r);
+    }
+  }
+  return result;
+}
+
+SolveOptions with_rows(SolveOptions options, const std::vector<std::size_t>& rows) {
+  std::vector<double> hint;
+  for (const std::size_t r : rows) {
+    hint.push_back(r < options.hint.size() ? options.hint[r] : 0.0);
+  }
+  options.hint = std::move(hint);
+  return options;
+}
+
+/// Usage and multipliers of all rows again.
+Solution with_all_rows(const ConstrainedProblem& problem,
+                       const std::vector<std::size_t>& rows,
+                       Solution solution) {
+  std::vector<double> multiplier(problem.rows.size(), 0.0);
+  for (std::size_t i = 0; i < rows.size() && i < solution.multiplier.size(); ++i) {
+    multiplier[rows[i]] = solution.multiplier[i];
+  }
+  solution.multiplier = std::move(multiplier);
+  if (!solution.choice.empty()) {
+    solution.usage = Incumbent(problem).evaluated(solution.choice).usage;
+  }
+  return solution;
 }
 
 }  // namespace
@@ -248,12 +292,20 @@ ExactSolver::ExactSolver(ExactSolver&&) noexcept = default;
 ExactSolver& ExactSolver::operator=(ExactSolver&&) noexcept = default;
 
 Solution ExactSolver::solve(const ConstrainedProblem& problem, const SolveOptions& options) {
+  if (has_unlimited_rows(problem)) {
+    const auto [limited, rows] = without_unlimited_rows(problem);
+    return with_all_rows(problem, rows, solve(limited, with_rows(options, rows)));
+  }
   state_->forget_old_tables();
   return state_->solve_rows(problem, options, SearchBudget(options), nullptr);
 }
 
 Solution ExactSolver::solve_min_max(const ConstrainedProblem& problem,
                                     const SolveOptions& options) {
+  if (has_unlimited_rows(problem)) {
+    const auto [limited, rows] = without_unlimited_rows(problem);
+    return with_all_rows(problem, rows, solve_min_max(limited, with_rows(options, rows)));
+  }
   state_->forget_old_tables();
   if (problem.rows.empty()) {
     Solution free = solve(problem, options);

@@ -138,6 +138,21 @@ TEST(ExactSolver, ProvesThatTwoRowsExcludeEachOther) {
   EXPECT_NEAR(ExactSolver().solve_min_max(problem).objective, 4, 1e-9);
 }
 
+TEST(ExactSolver, RowsWithoutALimitAllowAnything) {
+  std::mt19937 rng(5);
+  RandomShape shape;
+  shape.rows = 2;
+  ConstrainedProblem problem = RandomProblem(shape, rng).make();
+  problem.rows[0].limit = kInfinity;
+  const Solution solution = ExactSolver().solve(problem);
+  ASSERT_EQ(solution.status, SolveStatus::kOptimal);
+  ASSERT_NO_FATAL_FAILURE(expect_within_rows(problem, solution));
+  EXPECT_NEAR(solution.objective, *brute_force(problem), 1e-3);
+  EXPECT_EQ(solution.multiplier.size(), 2);
+  problem.rows[1].limit = kInfinity;
+  EXPECT_EQ(ExactSolver().solve(problem).lower_bound, *brute_force(problem));
+}
+
 TEST(ExactSolver, ForbiddenEverywhereIsInfeasible) {
   ConstrainedProblem problem;
   problem.objective.unary = {table({0, 0}), table({0, 0})};
