@@ -138,14 +138,18 @@ Result<int> write_problem(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.output, "problem", "a file to write, -o FILE"));
   SHARDPLAN_ASSIGN_OR_RETURN(const Planning planning, read_planning("problem", options.planning));
   limit = limit > 0 ? limit : planning.cluster.device.memory;
-  const cost::CostModel cost(planning.cluster, *planning.mesh);
+  if (!planning.mesh) {
+    return invalid_input("names no mesh; write one such as data=2,tensor=4", "--mesh");
+  }
+  const cluster::DeviceMesh& mesh = *planning.mesh;
+  const cost::CostModel cost(planning.cluster, mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(const IntraOpProblem posed,
                              IntraOpProblem::build(planning.step, cost));
   problem::StrategyGraphFile file;
   SHARDPLAN_ASSIGN_OR_RETURN(file.graph, RowSearch(planning, posed, limit).run(session.control));
-  file.name = fmt::format(
-      "{} on {}, {}", planning.model, planning.cluster.name, cluster::to_string(*planning.mesh));
-  add_names(posed, planning.step, *planning.mesh, file.graph);
+  file.name =
+      fmt::format("{} on {}, {}", planning.model, planning.cluster.name, cluster::to_string(mesh));
+  add_names(posed, planning.step, mesh, file.graph);
   SHARDPLAN_RETURN_IF_ERROR(write_file(options.output, problem::to_json(file)));
   const solvers::ConstrainedProblem& numbers = file.graph.problem;
   if (session.json) {

@@ -152,7 +152,8 @@ nlohmann::ordered_json number_or_null(double number) {
 }
 
 double largest(const std::vector<double>& usage) {
-  return usage.empty() ? kInfinity : *std::max_element(usage.begin(), usage.end());
+  const auto most = std::max_element(usage.begin(), usage.end());
+  return most == usage.end() ? std::numeric_limits<double>::infinity() : *most;
 }
 
 nlohmann::ordered_json solved_json(const Solved& solved, const StrategyGraphFile& file) {

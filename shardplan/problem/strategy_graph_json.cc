@@ -5,8 +5,8 @@
 
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <unordered_map>
 
 namespace shardplan::problem {
@@ -64,10 +64,11 @@ class Writer {
 
   static void next_line(std::string& out) { out += out.empty() ? "  " : ",\n  "; }
 
-  /// The table's place in the pool, where it is put when it is new. By address: whoever makes a
-  /// graph shares equal tables.
+  /// The table's place in the pool, where it is put when it is new, told by its bits.
   std::size_t place(const solvers::CostTable& table) {
-    const auto [it, is_new] = places_.emplace(table.get(), places_.size());
+    const std::string_view bits(reinterpret_cast<const char*>(table->data()),
+                                table->size() * sizeof(double));
+    const auto [it, is_new] = places_.emplace(bits, places_.size());
     if (is_new) {
       next_line(tables_);
       tables_ += '[';
@@ -156,7 +157,7 @@ class Writer {
 
   const StrategyGraphFile& file_;
   std::string tables_;
-  std::unordered_map<const std::vector<double>*, std::size_t> places_;
+  std::unordered_map<std::string_view, std::size_t> places_;
 };
 
 }  // namespace

@@ -309,8 +309,8 @@ Solution solve_by_local_search(const ConstrainedProblem& problem, const SolveOpt
                   kWork,
                   target_of(solution, options),
                   budget);
-  if (search.best()) {
-    solution.choice = search.best()->choice;
+  if (const std::optional<LocalSearch::Found>& best = search.best()) {
+    solution.choice = best->choice;
     solution.status = SolveStatus::kFeasible;
   } else {
     solution.choice = search.closest();

@@ -261,7 +261,10 @@ Solution without_choices(const ConstrainedProblem& problem, Solution solution) {
   measure(problem, solution);
   solution.status =
       is_feasible(problem, solution) ? SolveStatus::kOptimal : SolveStatus::kInfeasible;
-  solution.lower_bound = solution.status == SolveStatus::kOptimal ? solution.objective : kInfinity;
+  solution.lower_bound = kInfinity;
+  if (solution.status == SolveStatus::kOptimal) {
+    solution.lower_bound = solution.objective;
+  }
   return solution;
 }
 

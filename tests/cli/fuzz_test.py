@@ -4,6 +4,7 @@ SHARDPLAN_FUZZ_RUNS sets the number of damaged files of each kind (30), SHARDPLA
 seed (0). A failure names the seed and the file, which is kept in the folder that it names.
 """
 
+import gzip
 import json
 import os
 import pathlib
@@ -93,6 +94,14 @@ class FuzzTest(CommandLineTest):
     def test_plans(self):
         plan = self.make_plan().read_bytes()
         self.fuzz("damaged.json", plan, ["simulate", "damaged.json"], [damage_bytes, damage_json])
+
+    def test_problems(self):
+        words = ["solve", "damaged.json", "--solver", "local", "--time-limit", "0.2"]
+        model = ["problem", "mlp:layers=1,hidden=8,batch=4", "--cluster", "local:2"]
+        self.succeed(*model, "--mesh", "data=2", "-o", "problem.json")
+        problem = (self.folder / "problem.json").read_bytes()
+        self.fuzz("damaged.json", problem, words, [damage_bytes, damage_json])
+        self.fuzz("damaged.json", gzip.compress(problem), words, [damage_bytes])
 
     def test_clusters(self):
         words = ["plan", MLP, "--cluster", "two.yaml", "--planner", "dp"]

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAM = os.environ.get("SHARDPLAN", str(ROOT / "build" / "shardplan"))
 CASES = int(os.environ.get("SHARDPLAN_ORACLE_CASES", "200"))
 SEED = int(os.environ.get("SHARDPLAN_ORACLE_SEED", "0"))
-EXACT = ("milp",)  # the others may miss the optimum
+EXACT = ("exact", "milp")  # the others may miss the optimum
 
 
 def solver_names():
