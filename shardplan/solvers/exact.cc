@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "shardplan/solvers/local_search.h"
 #include "shardplan/solvers/search.h"
 
 namespace shardplan::solvers {
@@ -160,8 +161,26 @@ struct ExactSolver::State {
 
 namespace {
 
+/// Whether elimination stays within the memory. With rows there are several relaxed tables of each
+/// step at once, inside and outside.
 bool fits(const Compiled& compiled, const SearchBudget& budget) {
-  return compiled.schedule.total_entries * sizeof(double) < static_cast<double>(budget.bytes());
+  const double tables = compiled.rows > 0 ? 6 : 1;
+  return tables * compiled.schedule.total_entries * sizeof(double) <
+         static_cast<double>(budget.bytes());
+}
+
+/// Too wide for exactness: bound by mini-buckets, assignment by local search.
+Solution solve_widely(const ConstrainedProblem& problem,
+                      SolveOptions options,
+                      const SearchBudget& budget) {
+  options.time_limit = budget.seconds_left();
+  Solution solution = local_search_solver().solve(problem, options);
+  const bool is_decided =
+      solution.status == SolveStatus::kOptimal || solution.status == SolveStatus::kInfeasible;
+  if (!is_decided && solution.limit == SolveLimit::kNone) {
+    solution.limit = SolveLimit::kMemory;
+  }
+  return solution;
 }
 
 }  // namespace
@@ -172,10 +191,7 @@ Solution ExactSolver::State::solve_rows(const ConstrainedProblem& problem,
                                         Trial* trial) {
   const Compiled compiled = compile(problem, store, {!problem.rows.empty()});
   if (!fits(compiled, budget)) {
-    Solution solution;
-    solution.limit = SolveLimit::kMemory;
-    solution.lower_bound = -kInfinity;
-    return solution;
+    return solve_widely(problem, options, budget);
   }
   Search search(problem, compiled, store, options, budget);
   if (trial != nullptr) {
@@ -205,7 +221,7 @@ ExactSolver::State::MinMax ExactSolver::State::min_max(const ConstrainedProblem&
                                                        const SolveOptions& options,
                                                        const SearchBudget& budget,
                                                        bool only_sign) {
-  constexpr int kEvaluations = 120;
+  constexpr int kEvaluations = 40;
   MinMax result;
   const Compiled compiled = compile(problem, store, {true});
   if (!fits(compiled, budget)) {
@@ -240,7 +256,7 @@ void ExactSolver::State::bisect(const ConstrainedProblem& problem,
                                 bool only_sign,
                                 MinMax& result) {
   constexpr int kTrials = 30;
-  constexpr double kTrialWork = 1e8;
+  constexpr double kTrialWork = 5e7;
   const auto row = static_cast<std::size_t>(
       std::max_element(result.multiplier.begin(), result.multiplier.end()) -
       result.multiplier.begin());

@@ -12,8 +12,8 @@ namespace shardplan::solvers {
 /// Equal sub-problems are solved once, so that a network of equal blocks costs little more than its
 /// distinct parts; what was learned of a problem is kept between the calls of one object, which
 /// makes sweeps over limits cheap. Not for concurrent use. Time and memory grow with the largest
-/// cluster of the elimination; beyond SolveOptions::memory_limit it ends with SolveLimit::kMemory
-/// and the best bound and assignment that it has.
+/// cluster of the elimination; beyond SolveOptions::memory_limit it gives a bound by
+/// mini-buckets and an assignment by local search, with SolveLimit::kMemory.
 class ExactSolver {
  public:
   ExactSolver();
