@@ -396,41 +396,30 @@ std::vector<int> equal_numbers(const std::vector<int>& numbers) {
 
 }  // namespace
 
-GraphTables::ChangeSeconds::ChangeSeconds(const EdgeFacts& facts,
-                                          const EdgeLayouts& layouts,
-                                          double microbatches)
-    : facts_(facts), layouts_(layouts), microbatches_(microbatches) {
+GraphTables::EdgeLives::EdgeLives(const EdgeFacts& facts, const EdgeLayouts& layouts)
+    : facts_(facts), layouts_(layouts) {
   std::map<std::vector<int>, std::size_t> known;
   for (const std::vector<int>& reads : layouts.reads) {
     pattern_.push_back(known.emplace(equal_numbers(reads), known.size()).first->second);
   }
   // A read of each in the layout as made (or none), and whether that is the smaller one.
   matches_ = facts.known.use.reads.size() + 1;
-  terms_.resize(known.size() * matches_ * 2 * facts.hows.size());
+  lives_.resize(known.size() * matches_ * 2 * facts.hows.size());
 }
 
-double GraphTables::ChangeSeconds::operator()(std::size_t from, std::size_t to, std::size_t hows) {
+const ValueLife& GraphTables::EdgeLives::of(std::size_t from, std::size_t to, std::size_t hows) {
   const std::vector<int>& reads = layouts_.reads[to];
   const auto match = static_cast<std::size_t>(
       std::find(reads.begin(), reads.end(), layouts_.made[from]) - reads.begin());
   const bool no_larger =
       layouts_.read_bytes[static_cast<std::size_t>(reads.front())] <= layouts_.made_bytes[from];
-  Terms& terms =
-      terms_[((pattern_[to] * matches_ + match) * 2 + (no_larger ? 1 : 0)) * facts_.hows.size() +
+  std::optional<ValueLife>& known =
+      lives_[((pattern_[to] * matches_ + match) * 2 + (no_larger ? 1 : 0)) * facts_.hows.size() +
              hows];
-  if (!terms.known) {
-    terms.known = true;
-    for (const CopyLife& copy :
-         life(facts_.known.use, layouts_, from, to, facts_.hows[hows]).copies) {
-      terms.sum.emplace_back(copy.read, copy.in_update ? 1 : microbatches_);
-    }
+  if (!known) {
+    known = life(facts_.known.use, layouts_, from, to, facts_.hows[hows]);
   }
-  const double* price = layouts_.price.data() + from * layouts_.read_spec.size();
-  double total = 0;
-  for (const auto& [read, times] : terms.sum) {
-    total += price[reads[read]] * times;
-  }
-  return total;
+  return *known;
 }
 
 GraphTables::EdgeLayouts GraphTables::edge_layouts(const IntraOpEdge& edge, bool priced) {
@@ -563,10 +552,16 @@ const ClassNetwork::Factor& GraphTables::edge_seconds(std::size_t edge, double e
       return known;
     }
     const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], true);
-    ChangeSeconds seconds(facts, layouts, static_cast<double>(step_.microbatches));
+    EdgeLives lives(facts, layouts);
+    const auto microbatches = static_cast<double>(step_.microbatches);
     known = edge_classes(
         problem_.edges_[edge], facts, [&](std::size_t from, std::size_t to, std::size_t hows) {
-          return seconds(from, to, hows);
+          const double* price = layouts.price.data() + from * layouts.read_spec.size();
+          double total = 0;
+          for (const CopyLife& copy : lives.of(from, to, hows).copies) {
+            total += price[layouts.reads[to][copy.read]] * (copy.in_update ? 1 : microbatches);
+          }
+          return total;
         });
   }
   return known;

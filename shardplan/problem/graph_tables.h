@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ class GraphTables {
   [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
   [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments, double exposed);
   [[nodiscard]] ClassNetwork make_classes(double exposed);
+  /// With `multiplier` seconds a byte for each of the moments' rows, without their constants.
+  [[nodiscard]] ClassNetwork make_classes(double exposed,
+                                          const std::vector<Moment>& moments,
+                                          const std::vector<double>& multiplier);
 
  private:
   /// A use of a value with what tells equal ones apart.
@@ -91,25 +96,19 @@ class GraphTables {
     std::vector<double> price{};                      ///< by class of writes, and number
   };
   [[nodiscard]] EdgeLayouts edge_layouts(const IntraOpEdge& edge, bool priced);
-  /// Seconds of an edge's changes. What lower() does depends only on which layouts are equal, so
-  /// that is found once for each pattern of equal layouts.
-  class ChangeSeconds {
+  /// What lower() does with the value of an edge, found once for each pattern of equal layouts.
+  class EdgeLives {
    public:
-    ChangeSeconds(const EdgeFacts& facts, const EdgeLayouts& layouts, double microbatches);
+    EdgeLives(const EdgeFacts& facts, const EdgeLayouts& layouts);
     /// Classes of what is made and read, and an index into facts.hows.
-    [[nodiscard]] double operator()(std::size_t from, std::size_t to, std::size_t hows);
+    [[nodiscard]] const ValueLife& of(std::size_t from, std::size_t to, std::size_t hows);
 
    private:
-    struct Terms {
-      bool known = false;
-      std::vector<std::pair<std::size_t, double>> sum{};  ///< reads to whose layout, times
-    };
     const EdgeFacts& facts_;
     const EdgeLayouts& layouts_;
-    double microbatches_;
     std::size_t matches_ = 0;
     std::vector<std::size_t> pattern_{};  ///< by class of reads
-    std::vector<Terms> terms_{};
+    std::vector<std::optional<ValueLife>> lives_{};
   };
   /// One entry of an edge's table: classes of what is made and read, and how the blocks of both
   /// ends are recomputed, as an index into facts.hows.
@@ -128,6 +127,8 @@ class GraphTables {
   [[nodiscard]] const PortClasses& read_classes(int node, const std::vector<int>& reads);
 
   void add_row(StrategyGraph& graph, Moment at);
+  /// In classes; the scope is left out. Null where nothing is there.
+  [[nodiscard]] const ClassNetwork::Factor* edge_byte_classes(std::size_t edge, Moment at);
   [[nodiscard]] solvers::CostTable edge_bytes(std::size_t edge, Moment at);
   [[nodiscard]] solvers::CostTable node_bytes(int node, Moment at);
   [[nodiscard]] double own_bytes(int node, const NodeChoice& chosen, Moment at, int how);
@@ -145,7 +146,7 @@ class GraphTables {
                                    const EdgeLayouts& layouts,
                                    std::size_t from,
                                    std::size_t to,
-                                   std::pair<int, int> hows,
+                                   const ValueLife& life,
                                    Moment at);
   [[nodiscard]] double change_bytes(const ValueUse& use,
                                     const sharding::ShardingSpec& made,
@@ -177,6 +178,7 @@ class GraphTables {
   std::vector<NodeFacts> nodes_;
   std::map<std::string, solvers::CostTable> known_;
   std::map<std::string, ClassNetwork::Factor> known_seconds_;
+  std::map<std::string, ClassNetwork::Factor> known_bytes_;  ///< without cost: nothing there
   std::map<std::size_t, std::shared_ptr<const ChoiceClasses>> every_choice_;
   /// By node type and ports: -1 and the write, or the reads.
   std::map<std::pair<const NodeType*, std::vector<int>>, PortClasses> port_classes_;

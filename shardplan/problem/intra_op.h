@@ -116,6 +116,19 @@ class IntraOpProblem {
   /// `exposed` scales the changes of layout, inside nodes too, as if the rest hid behind compute.
   [[nodiscard]] ClassNetwork class_network(bool recompute, double exposed = 1) const;
 
+  /// The objective of strategy_graph(true, moments) plus, for each row, its multiplier (seconds a
+  /// byte) times its bytes but for constant_bytes(), in classes.
+  [[nodiscard]] ClassNetwork class_network(const std::vector<Moment>& moments,
+                                           const std::vector<double>& multiplier) const;
+  /// Bytes of what is there always, whatever the plan: the constant of every row.
+  [[nodiscard]] double constant_bytes() const;
+
+  /// The problem in which nodes have only the choices that some of the assignments give to a node
+  /// of their type. Indices of choices are its own.
+  [[nodiscard]] IntraOpProblem restricted(const std::vector<std::vector<int>>& assignments) const;
+  /// Entries of the largest table over the choices of two nodes.
+  [[nodiscard]] std::size_t largest_edge() const;
+
   /// The plan of an assignment (indices as in strategy_graph).
   [[nodiscard]] plan::Plan to_plan(const std::vector<int>& choice, bool recompute) const;
 

@@ -85,9 +85,8 @@ double GraphTables::value_bytes(const ValueUse& use,
                                 const EdgeLayouts& layouts,
                                 std::size_t from,
                                 std::size_t to,
-                                std::pair<int, int> hows,
+                                const ValueLife& life,
                                 Moment at) {
-  const ValueLife life = GraphTables::life(use, layouts, from, to, hows);
   double total = 0;
   const auto there = [&](const auto& span) { return within(span.first, span.second, at); };
   if (use.accounted && (there(life.original[0]) || there(life.original[1]))) {
@@ -105,24 +104,35 @@ double GraphTables::value_bytes(const ValueUse& use,
   return total;
 }
 
-CostTable GraphTables::edge_bytes(std::size_t edge, Moment at) {
+const ClassNetwork::Factor* GraphTables::edge_byte_classes(std::size_t edge, Moment at) {
   const EdgeFacts& facts = edges_[edge];
-  std::string key = "b" + facts.key;
+  std::string key = facts.key;
   add_relations(key, facts.known.moments, at);
-  const auto [known, fresh] = known_.emplace(key, nullptr);
+  const auto [known, fresh] = known_bytes_.emplace(std::move(key), ClassNetwork::Factor{});
   if (fresh) {
     const EdgeLayouts layouts = edge_layouts(problem_.edges_[edge], false);
-    const ClassNetwork::Factor factor = edge_classes(
+    EdgeLives lives(facts, layouts);
+    ClassNetwork::Factor factor = edge_classes(
         problem_.edges_[edge], facts, [&](std::size_t from, std::size_t to, std::size_t hows) {
-          return value_bytes(facts.known.use, layouts, from, to, facts.hows[hows], at);
+          return value_bytes(facts.known.use, layouts, from, to, lives.of(from, to, hows), at);
         });
-    const bool any =
-        std::any_of(factor.cost->begin(), factor.cost->end(), [](double b) { return b != 0; });
-    if (any) {
-      known->second = std::make_shared<const std::vector<double>>(expand(factor));
+    if (std::any_of(factor.cost->begin(), factor.cost->end(), [](double b) { return b != 0; })) {
+      known->second = std::move(factor);
     }
   }
-  return known->second;
+  return known->second.cost ? &known->second : nullptr;
+}
+
+CostTable GraphTables::edge_bytes(std::size_t edge, Moment at) {
+  const ClassNetwork::Factor* const factor = edge_byte_classes(edge, at);
+  if (factor == nullptr) {
+    return nullptr;
+  }
+  CostTable& known = known_[fmt::format("b{}", static_cast<const void*>(factor->cost.get()))];
+  if (!known) {
+    known = std::make_shared<const std::vector<double>>(expand(*factor));
+  }
+  return known;
 }
 
 GraphTables::InnerValue GraphTables::inner_value(int n, int member, ValueId value) const {
@@ -265,7 +275,8 @@ double GraphTables::inner_bytes(
     total += bytes(made, use.value);  // a second result beside the kept one
   }
   if (!inner.reads.empty()) {
-    total += value_bytes(use, inner_layouts(n, inner, chosen, made), 0, 0, {how, how}, at);
+    const EdgeLayouts layouts = inner_layouts(n, inner, chosen, made);
+    total += value_bytes(use, layouts, 0, 0, life(use, layouts, 0, 0, {how, how}), at);
   }
   return total;
 }
