@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -61,8 +62,8 @@ class MapSearch {
       budget.control().report("meshes",
                               static_cast<double>(m) / static_cast<double>(meshes_.size()));
       SHARDPLAN_ASSIGN_OR_RETURN(MapMesh search, MapMesh::make(request_, structure_, meshes_[m]));
-      SHARDPLAN_RETURN_IF_ERROR(search.solve_free(candidates_));
-      searches_.push_back(std::move(search));
+      searches_.push_back(std::make_unique<MapMesh>(std::move(search)));
+      SHARDPLAN_RETURN_IF_ERROR(searches_.back()->solve_free(candidates_));
     }
     return {};
   }
@@ -73,18 +74,17 @@ class MapSearch {
     std::vector<std::size_t> order(searches_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return searches_[a].free_seconds() < searches_[b].free_seconds();
+      return searches_[a]->free_bound() < searches_[b]->free_bound();
     });
     proof.lower_bound = kInfinity;
     proof.step_lower_bound = kInfinity;
     for (const std::size_t m : order) {
-      MapMesh& search = searches_[m];
+      MapMesh& search = *searches_[m];
       proof.step_lower_bound = std::min(proof.step_lower_bound, search.least_step_seconds());
-      MapMesh::Bound bound;
-      bound.additive = search.free_seconds();
-      if (bound.additive < least_additive_seconds(candidates_, limit)) {
-        SHARDPLAN_ASSIGN_OR_RETURN(bound, search.solve_within(limit, budget, candidates_));
-      }
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          MapMesh::Bound bound,
+          search.solve_within(
+              limit, least_additive_seconds(candidates_, limit), budget, rows_, candidates_));
       if (bound.additive < proof.lower_bound) {
         proof.lower_bound = bound.additive;
         proof.rows = std::move(bound.rows);
@@ -114,8 +114,9 @@ class MapSearch {
   /// Nothing fits: how much would.
   Status solve_least(const Budget& budget, Proof& proof) {
     proof.least_bytes = kInfinity;
-    for (MapMesh& search : searches_) {
-      SHARDPLAN_ASSIGN_OR_RETURN(const double least, search.solve_least(budget, candidates_));
+    for (const std::unique_ptr<MapMesh>& search : searches_) {
+      SHARDPLAN_ASSIGN_OR_RETURN(const double least,
+                                 search->solve_least(budget, rows_, candidates_));
       proof.least_bytes = std::min(proof.least_bytes, least);
     }
     return {};
@@ -125,7 +126,8 @@ class MapSearch {
   std::shared_ptr<const problem::StepStructure> structure_;
   Experts experts_;
   std::vector<cluster::DeviceMesh> meshes_;
-  std::vector<MapMesh> searches_;      ///< of the first meshes
+  std::vector<std::unique_ptr<MapMesh>> searches_;  ///< of the first meshes
+  MemoryRows rows_;
   std::vector<Candidate> candidates_;  ///< every plan found, for any limit
 };
 

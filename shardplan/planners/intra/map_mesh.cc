@@ -1,13 +1,18 @@
-// One mesh of `map`. Read `solve_free`, then `solve_within`: memory rows come from lowered
-// programs. Solve, lower, look where the program takes more than the limit, add those moments as
-// rows, solve again; a row is exact for every assignment, so every solution on the way gives a
-// valid bound, and the last one fits.
+// One mesh of `map`. Read `solve_free`, `solve_rows`, then `solve_columns`.
+//
+// Memory rows come from lowered programs (solve_rows): solve, lower, look where the program takes
+// more than the limit, add those moments as rows, solve again. A row is exact for every assignment,
+// so every solution on the way gives a valid bound, and the last one fits.
+//
+// Where tables over choices would be too large (meshes of three and more axes), only some choices
+// are solved exactly (solve_columns): those that optima at some multipliers of the rows use. One
+// evaluation over all choices at the multipliers of the restricted optimum bounds every plan, and
+// names the choices that were missing (column generation, Dantzig and Wolfe 1960).
 #include "shardplan/planners/intra/map_mesh.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "shardplan/problem/class_elimination.h"
 
@@ -19,7 +24,30 @@ constexpr int kMostRounds = 40;
 /// Relative gap at which the search within a limit ends.
 constexpr double kGap = 2e-4;
 
+std::vector<plan::BindingRow> binding(const problem::StrategyGraph& graph,
+                                      const solvers::Solution& solution) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  std::vector<plan::BindingRow> rows;
+  for (std::size_t r = 0; r < solution.multiplier.size(); ++r) {
+    if (solution.multiplier[r] > 0) {
+      rows.push_back({graph.rows[r],
+                      static_cast<Bytes>(std::llround(solution.usage[r])),
+                      solution.multiplier[r] * kGib});
+    }
+  }
+  return rows;
+}
+
 }  // namespace
+
+bool MemoryRows::add(problem::Moment at) {
+  if (std::find(moments.begin(), moments.end(), at) != moments.end()) {
+    return false;
+  }
+  moments.push_back(at);
+  multiplier.push_back(0);
+  return true;
+}
 
 Result<MapMesh> MapMesh::make(const PlanRequest& request,
                               const std::shared_ptr<const problem::StepStructure>& structure,
@@ -30,8 +58,10 @@ Result<MapMesh> MapMesh::make(const PlanRequest& request,
   return MapMesh(request, std::move(problem));
 }
 
-Result<Candidate> MapMesh::candidate(const std::vector<int>& choice, bool recompute) const {
-  return evaluate(problem_.to_plan(choice, recompute), request_.step);
+Result<Candidate> MapMesh::candidate(const problem::IntraOpProblem& problem,
+                                     const std::vector<int>& choice,
+                                     bool recompute) const {
+  return evaluate(problem.to_plan(choice, recompute), request_.step);
 }
 
 Status MapMesh::solve_free(std::vector<Candidate>& candidates) {
@@ -39,10 +69,11 @@ Status MapMesh::solve_free(std::vector<Candidate>& candidates) {
   if (!solution.solved) {
     return unsupported("map: the model's graph is too entangled for exact elimination");
   }
-  free_ = solution.cost;
+  free_bound_ = solution.lower_bound;
   // On one stream the simulated time is the additive one.
-  least_step_ = request_.cluster.local ? free_ : free_ / 2;
-  SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(solution.choice, false));
+  least_step_ = request_.cluster.local ? free_bound_ : free_bound_ / 2;
+  columns_.push_back(solution.choice);
+  SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
   free_bytes_ = made.simulation.peak_bytes;
   for (const sim::Peak& peak : made.simulation.phase_peaks) {
     if (peak.bytes > 0) {
@@ -63,120 +94,181 @@ Status MapMesh::add_overlapping(std::vector<Candidate>& candidates) {
     if (!solution.solved) {
       continue;
     }
-    least_step_ = std::max(least_step_, solution.cost / (1 + exposed));
+    least_step_ = std::max(least_step_, solution.lower_bound / (1 + exposed));
     if (exposed > 0) {
-      SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(solution.choice, false));
+      SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
       candidates.push_back(std::move(made));
     }
   }
   return {};
 }
 
-bool MapMesh::add_moment(problem::Moment at) {
-  if (std::find(moments_.begin(), moments_.end(), at) != moments_.end()) {
-    return false;
-  }
-  moments_.push_back(at);
-  hint_.push_back(0);
-  return true;
-}
-
-bool MapMesh::add_moments(const Candidate& made, double limit) {
+bool MapMesh::add_moments(const Candidate& made, double limit, MemoryRows& rows) const {
   bool added = false;
   for (const sim::Peak& peak : made.simulation.phase_peaks) {
     if (static_cast<double>(peak.bytes) > limit) {
-      added = add_moment(problem_.moment_of(peak.at, made.plan)) || added;
+      added = rows.add(problem_.moment_of(peak.at, made.plan)) || added;
     }
   }
   return added;
 }
 
+/// Whether tables over choices stay small enough for the exact solver.
+bool MapMesh::is_small() const {
+  constexpr std::size_t kMostEntries = 60'000;
+  return problem_.largest_edge() <= kMostEntries;
+}
+
 Result<MapMesh::Bound> MapMesh::solve_within(Bytes limit,
+                                             Seconds worth,
                                              const Budget& budget,
+                                             MemoryRows& rows,
                                              std::vector<Candidate>& candidates) {
   if (const auto known = bounds_.find(limit); known != bounds_.end()) {
     return known->second;
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(Bound bound, search_within(limit, budget, candidates));
+  Bound bound{free_bound_, {}};
+  if (free_bytes_ > limit && free_bound_ < worth) {
+    for (const auto& [bytes, at] : free_peaks_) {
+      if (bytes > limit) {
+        rows.add(at);
+      }
+    }
+    if (is_small()) {
+      SHARDPLAN_ASSIGN_OR_RETURN(Outcome outcome,
+                                 solve_rows(problem_, solver_, limit, budget, rows, candidates));
+      bound = std::move(outcome.bound);
+    } else {
+      SHARDPLAN_ASSIGN_OR_RETURN(bound, solve_columns(limit, worth, budget, rows, candidates));
+    }
+    bound.additive = std::max(bound.additive, free_bound_);
+  }
   if (!budget.exhausted()) {
     bounds_.emplace(limit, bound);
   }
   return bound;
 }
 
-Result<MapMesh::Bound> MapMesh::search_within(Bytes limit,
-                                              const Budget& budget,
-                                              std::vector<Candidate>& candidates) {
-  Bound bound;
-  bound.additive = free_;
-  if (free_bytes_ <= limit) {
-    return bound;
-  }
-  for (const auto& [bytes, at] : free_peaks_) {
-    if (bytes > limit) {
-      add_moment(at);
-    }
-  }
+Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& problem,
+                                             solvers::ExactSolver& solver,
+                                             Bytes limit,
+                                             const Budget& budget,
+                                             MemoryRows& rows,
+                                             std::vector<Candidate>& candidates) const {
+  Outcome outcome;
+  outcome.objective = kInfinity;
   double margin = 0;  // what rows leave out (a number of the microbatch before)
   for (int round = 0; round < kMostRounds && !budget.exhausted(); ++round) {
-    problem::StrategyGraph graph = problem_.strategy_graph(true, moments_);
+    problem::StrategyGraph graph = problem.strategy_graph(true, rows.moments);
     for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
       row.limit = static_cast<double>(limit) - margin;
     }
     solvers::SolveOptions options;
     options.gap = kGap;
-    options.hint = hint_;
+    options.hint = rows.multiplier;
     options.time_limit = budget.remaining();
     options.control = budget.control();
-    const solvers::Solution solution = solver_.solve(graph.problem, options);
+    const solvers::Solution solution = solver.solve(graph.problem, options);
     if (solution.status == solvers::SolveStatus::kInfeasible) {
-      bound.additive = kInfinity;
-      return bound;
+      outcome.infeasible = true;
+      outcome.bound.additive = kInfinity;
+      return outcome;
     }
-    if (solution.multiplier.size() == hint_.size()) {
-      hint_ = solution.multiplier;
+    if (solution.multiplier.size() == rows.multiplier.size()) {
+      rows.multiplier = solution.multiplier;
     }
-    bound.additive = std::max(bound.additive, solution.lower_bound);
+    outcome.bound.additive = std::max(outcome.bound.additive, solution.lower_bound);
     if (solution.choice.empty()) {
-      return bound;
+      return outcome;
     }
-    SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(solution.choice, true));
+    SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem, solution.choice, true));
     const Bytes peak = made.simulation.peak_bytes;
-    const bool news = add_moments(made, static_cast<double>(limit));
+    const Seconds additive = made.simulation.additive_seconds;
+    const bool news = add_moments(made, static_cast<double>(limit), rows);
     candidates.push_back(std::move(made));
     budget.control().report("memory", static_cast<double>(round + 1) / kMostRounds);
     if (peak <= limit || solution.status == solvers::SolveStatus::kUnknown) {
-      bound.rows = binding(graph, solution);
-      return bound;
+      outcome.objective = peak <= limit ? additive : kInfinity;
+      outcome.bound.rows = binding(graph, solution);
+      return outcome;
     }
     if (!news) {
       margin += static_cast<double>(peak - limit);
     }
   }
+  return outcome;
+}
+
+/// The bound at the multipliers over all choices; adds the assignment that attains it.
+Seconds MapMesh::lagrangian(const MemoryRows& rows, Bytes limit) {
+  const problem::ClassSolution solution =
+      problem::minimise(problem_.class_network(rows.moments, rows.multiplier));
+  if (!solution.solved) {
+    return 0;
+  }
+  columns_.push_back(solution.choice);
+  Seconds bound = solution.lower_bound;
+  for (const double multiplier : rows.multiplier) {
+    bound -= multiplier * (static_cast<double>(limit) - problem_.constant_bytes());
+  }
   return bound;
 }
 
-std::vector<plan::BindingRow> MapMesh::binding(const problem::StrategyGraph& graph,
-                                               const solvers::Solution& solution) {
-  constexpr double kGib = 1024.0 * 1024 * 1024;
-  std::vector<plan::BindingRow> rows;
-  for (std::size_t r = 0; r < solution.multiplier.size(); ++r) {
-    if (solution.multiplier[r] > 0) {
-      rows.push_back({graph.rows[r],
-                      static_cast<Bytes>(std::llround(solution.usage[r])),
-                      solution.multiplier[r] * kGib});
+Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
+                                              Seconds worth,
+                                              const Budget& budget,
+                                              MemoryRows& rows,
+                                              std::vector<Candidate>& candidates) {
+  constexpr int kMostColumns = 12;
+  Bound bound{free_bound_, {}};
+  bound.additive = std::max(bound.additive, lagrangian(rows, limit));
+  // From bytes that cost as much as all of the step does, to ten times that.
+  const double unit = free_bound_ / static_cast<double>(limit);
+  for (double price = unit; columns_.size() < 4; price *= 10) {
+    MemoryRows dear = rows;
+    dear.multiplier.assign(
+        rows.moments.size(),
+        price / static_cast<double>(std::max<std::size_t>(rows.moments.size(), 1)));
+    bound.additive = std::max(bound.additive, lagrangian(dear, limit));
+  }
+  for (int round = 0; round < kMostColumns && !budget.exhausted(); ++round) {
+    if (bound.additive >= worth * (1 - kGap)) {
+      return bound;
+    }
+    const problem::IntraOpProblem restricted = problem_.restricted(columns_);
+    solvers::ExactSolver solver;
+    SHARDPLAN_ASSIGN_OR_RETURN(const Outcome outcome,
+                               solve_rows(restricted, solver, limit, budget, rows, candidates));
+    if (outcome.infeasible) {
+      for (double& multiplier : rows.multiplier) {
+        multiplier = std::max(4 * multiplier, unit);
+      }
+    } else {
+      bound.rows = outcome.bound.rows;
+      worth = std::min(worth, outcome.objective);
+    }
+    const Seconds before = bound.additive;
+    const std::size_t largest = restricted.largest_edge();
+    bound.additive = std::max(bound.additive, lagrangian(rows, limit));
+    const bool learned = problem_.restricted(columns_).largest_edge() > largest ||
+                         bound.additive > before * (1 + kGap);
+    if (!learned && !outcome.infeasible) {
+      return bound;
     }
   }
-  return rows;
+  return bound;
 }
 
-Result<double> MapMesh::solve_least(const Budget& budget, std::vector<Candidate>& candidates) {
+Result<double> MapMesh::solve_least(const Budget& budget,
+                                    MemoryRows& rows,
+                                    std::vector<Candidate>& candidates) {
   double bound = 0;
   for (const auto& [bytes, at] : free_peaks_) {
-    add_moment(at);
+    rows.add(at);
   }
+  const problem::IntraOpProblem restricted = is_small() ? problem_ : problem_.restricted(columns_);
   for (int round = 0; round < kMostRounds && !budget.exhausted(); ++round) {
-    problem::StrategyGraph graph = problem_.strategy_graph(true, moments_);
+    problem::StrategyGraph graph = restricted.strategy_graph(true, rows.moments);
     for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
       row.limit = 0;
     }
@@ -189,15 +281,15 @@ Result<double> MapMesh::solve_least(const Budget& budget, std::vector<Candidate>
     if (solution.choice.empty()) {
       break;
     }
-    SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(solution.choice, true));
+    SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(restricted, solution.choice, true));
     const auto peak = static_cast<double>(made.simulation.peak_bytes);
-    const bool news = add_moments(made, solution.objective);
+    const bool news = add_moments(made, solution.objective, rows);
     candidates.push_back(std::move(made));
     if (!news || peak <= bound * (1 + 2e-3)) {
       break;
     }
   }
-  return bound;
+  return is_small() ? bound : 0;
 }
 
 }  // namespace shardplan::planners

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "shardplan/planners/evaluate.h"
@@ -10,6 +11,16 @@
 #include "shardplan/solvers/exact.h"
 
 namespace shardplan::planners {
+
+/// The moments at which memory was found to bind, the same on all meshes, and what it was last
+/// worth there.
+struct MemoryRows {
+  std::vector<problem::Moment> moments{};
+  std::vector<double> multiplier{};  ///< seconds a byte
+
+  /// False when it is known.
+  bool add(problem::Moment at);
+};
 
 /// The search of `map` on one mesh. Keeps what one memory limit taught for the next.
 class MapMesh {
@@ -28,45 +39,62 @@ class MapMesh {
 
   /// The optimum without a limit and plans that hide more of their communication, once.
   Status solve_free(std::vector<Candidate>& candidates);
-  [[nodiscard]] Seconds free_seconds() const { return free_; }
-  [[nodiscard]] Bytes free_bytes() const { return free_bytes_; }
+  /// No plan on this mesh has a smaller additive time, whatever the limit.
+  [[nodiscard]] Seconds free_bound() const { return free_bound_; }
   /// No plan on this mesh has a smaller simulated time, whatever the limit.
   [[nodiscard]] Seconds least_step_seconds() const { return least_step_; }
 
-  /// The optimum within a limit. Precondition: solve_free().
+  /// The optimum within a limit, as far as it may be below `worth`. Precondition: solve_free().
   [[nodiscard]] Result<Bound> solve_within(Bytes limit,
+                                           Seconds worth,
                                            const Budget& budget,
+                                           MemoryRows& rows,
                                            std::vector<Candidate>& candidates);
 
   /// The plan of least peak; returns the proven lower bound on it.
   [[nodiscard]] Result<double> solve_least(const Budget& budget,
+                                           MemoryRows& rows,
                                            std::vector<Candidate>& candidates);
 
  private:
   MapMesh(const PlanRequest& request, problem::IntraOpProblem problem)
       : request_(request), problem_(std::move(problem)) {}
 
-  [[nodiscard]] Result<Candidate> candidate(const std::vector<int>& choice, bool recompute) const;
-  [[nodiscard]] Result<Bound> search_within(Bytes limit,
-                                            const Budget& budget,
-                                            std::vector<Candidate>& candidates);
-  bool add_moment(problem::Moment at);
-  /// Adds the moments at which a plan takes more than `limit`; false when all are known.
-  bool add_moments(const Candidate& candidate, double limit);
+  /// What came of solving one problem, whole or restricted.
+  struct Outcome {
+    Bound bound{};
+    Seconds objective = 0;  ///< additive time of the plan that fits; infinite: none was found
+    bool infeasible = false;
+  };
+
+  [[nodiscard]] Result<Candidate> candidate(const problem::IntraOpProblem& problem,
+                                            const std::vector<int>& choice,
+                                            bool recompute) const;
   Status add_overlapping(std::vector<Candidate>& candidates);
-  [[nodiscard]] static std::vector<plan::BindingRow> binding(const problem::StrategyGraph& graph,
-                                                             const solvers::Solution& solution);
+  [[nodiscard]] Result<Outcome> solve_rows(const problem::IntraOpProblem& problem,
+                                           solvers::ExactSolver& solver,
+                                           Bytes limit,
+                                           const Budget& budget,
+                                           MemoryRows& rows,
+                                           std::vector<Candidate>& candidates) const;
+  [[nodiscard]] Result<Bound> solve_columns(Bytes limit,
+                                            Seconds worth,
+                                            const Budget& budget,
+                                            MemoryRows& rows,
+                                            std::vector<Candidate>& candidates);
+  [[nodiscard]] bool is_small() const;
+  [[nodiscard]] Seconds lagrangian(const MemoryRows& rows, Bytes limit);
+  bool add_moments(const Candidate& candidate, double limit, MemoryRows& rows) const;
 
   const PlanRequest& request_;
   problem::IntraOpProblem problem_;
   solvers::ExactSolver solver_;
-  Seconds free_ = 0;
+  Seconds free_bound_ = 0;
   Bytes free_bytes_ = 0;
   Seconds least_step_ = 0;
   std::vector<std::pair<Bytes, problem::Moment>> free_peaks_;
-  std::map<Bytes, Bound> bounds_;         ///< by limit
-  std::vector<problem::Moment> moments_;  ///< of the rows
-  std::vector<double> hint_;              ///< multipliers of the last solution, by moment
+  std::vector<std::vector<int>> columns_;  ///< assignments whose choices the restricted problem has
+  std::map<Bytes, Bound> bounds_;          ///< by limit
 };
 
 }  // namespace shardplan::planners
