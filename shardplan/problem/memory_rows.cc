@@ -298,6 +298,9 @@ double GraphTables::own_bytes(int n, const NodeChoice& chosen, Moment at, int ho
 
 /// Over the node's choice and, where its block may be recomputed, the block's variable.
 CostTable GraphTables::node_bytes(int n, Moment at) {
+  while (nodes_.size() <= static_cast<std::size_t>(n)) {
+    nodes_.push_back(node_facts(static_cast<int>(nodes_.size())));
+  }
   const NodeFacts& facts = nodes_[static_cast<std::size_t>(n)];
   std::string key = "o" + facts.key;
   add_relations(key, facts.moments, at);
@@ -317,11 +320,6 @@ CostTable GraphTables::node_bytes(int n, Moment at) {
 }
 
 void GraphTables::add_row(StrategyGraph& graph, Moment at) {
-  if (nodes_.empty()) {
-    for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
-      nodes_.push_back(node_facts(static_cast<int>(n)));
-    }
-  }
   solvers::ConstrainedProblem::Row row;
   row.unary.resize(graph.problem.objective.unary.size());
   for (std::size_t n = 0; n < problem_.nodes_.size(); ++n) {
