@@ -21,12 +21,12 @@ class GraphTables {
   [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
   [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments, double exposed);
   [[nodiscard]] ClassNetwork make_classes(double exposed);
-  /// With `multiplier` seconds a byte for each of the moments' rows, without their constants.
-  [[nodiscard]] ClassNetwork make_classes(double exposed,
-                                          const std::vector<Moment>& moments,
+  /// See IntraOpProblem::class_network(moments, multiplier).
+  [[nodiscard]] ClassNetwork make_classes(const std::vector<Moment>& moments,
                                           const std::vector<double>& multiplier);
 
  private:
+  class WeightedNetwork;
   /// A use of a value with what tells equal ones apart.
   struct KnownUse {
     ValueUse use{};

@@ -116,15 +116,18 @@ class IntraOpProblem {
   /// `exposed` scales the changes of layout, inside nodes too, as if the rest hid behind compute.
   [[nodiscard]] ClassNetwork class_network(bool recompute, double exposed = 1) const;
 
-  /// The objective of strategy_graph(true, moments) plus, for each row, its multiplier (seconds a
-  /// byte) times its bytes but for constant_bytes(), in classes.
+  /// A relaxation of the problem at fixed prices of its rows, in classes, without variables for
+  /// blocks: the objective of strategy_graph(true, moments) plus, for each row, its multiplier
+  /// (seconds a byte) times its bytes but for constant_bytes(). A node of a block has each choice c
+  /// once for every way `how` of recomputing the block, as number how · choices + c; ops of a block
+  /// that edges join agree on it.
   [[nodiscard]] ClassNetwork class_network(const std::vector<Moment>& moments,
                                            const std::vector<double>& multiplier) const;
   /// Bytes of what is there always, whatever the plan: the constant of every row.
   [[nodiscard]] double constant_bytes() const;
 
-  /// The problem in which nodes have only the choices that some of the assignments give to a node
-  /// of their type. Indices of choices are its own.
+  /// The problem in which nodes have only the choices that some of the assignments (also those of
+  /// class_network(moments, ...)) give to a node of their type. Indices of choices are its own.
   [[nodiscard]] IntraOpProblem restricted(const std::vector<std::vector<int>>& assignments) const;
   /// Entries of the largest table over the choices of two nodes.
   [[nodiscard]] std::size_t largest_edge() const;
