@@ -23,7 +23,8 @@ class GraphTables {
   [[nodiscard]] ClassNetwork make_classes(double exposed);
   /// See IntraOpProblem::class_network(moments, multiplier).
   [[nodiscard]] ClassNetwork make_classes(const std::vector<Moment>& moments,
-                                          const std::vector<double>& multiplier);
+                                          const std::vector<double>& multiplier,
+                                          double weight);
 
  private:
   class WeightedNetwork;

@@ -117,12 +117,13 @@ class IntraOpProblem {
   [[nodiscard]] ClassNetwork class_network(bool recompute, double exposed = 1) const;
 
   /// A relaxation of the problem at fixed prices of its rows, in classes, without variables for
-  /// blocks: the objective of strategy_graph(true, moments) plus, for each row, its multiplier
-  /// (seconds a byte) times its bytes but for constant_bytes(). A node of a block has each choice c
-  /// once for every way `how` of recomputing the block, as number how · choices + c; ops of a block
-  /// that edges join agree on it.
+  /// blocks: `weight` times the objective of strategy_graph(true, moments) plus, for each row, its
+  /// multiplier (seconds a byte) times its bytes but for constant_bytes(). A node of a block has
+  /// each choice c once for every way `how` of recomputing the block, as number how · choices + c;
+  /// ops of a block that edges join agree on it.
   [[nodiscard]] ClassNetwork class_network(const std::vector<Moment>& moments,
-                                           const std::vector<double>& multiplier) const;
+                                           const std::vector<double>& multiplier,
+                                           double weight = 1) const;
   /// Bytes of what is there always, whatever the plan: the constant of every row.
   [[nodiscard]] double constant_bytes() const;
 

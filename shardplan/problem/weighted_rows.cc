@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <unordered_map>
@@ -15,10 +16,11 @@ using solvers::CostTable;
 
 namespace {
 
-/// cost + sum of multiplier times bytes, made once for equal parts.
+/// weight · cost + sum of multiplier times bytes, made once for equal parts.
 class WeightedSums {
  public:
-  explicit WeightedSums(const std::vector<double>& multiplier) : multiplier_(multiplier) {}
+  WeightedSums(const std::vector<double>& multiplier, double weight)
+      : multiplier_(multiplier), weight_(weight) {}
 
   CostTable of(const CostTable& cost, const std::vector<CostTable>& bytes) {
     std::string key = fmt::format("{}", static_cast<const void*>(cost.get()));
@@ -27,12 +29,15 @@ class WeightedSums {
       key += fmt::format("/{}", static_cast<const void*>(part.get()));
       any = any || part;
     }
-    if (!any) {
+    if (!any && weight_ == 1) {
       return cost;
     }
     CostTable& known = known_[key];
     if (!known) {
       std::vector<double> sum = *cost;
+      for (double& value : sum) {
+        value = std::isinf(value) ? value : weight_ * value;
+      }
       for (std::size_t r = 0; r < bytes.size(); ++r) {
         for (std::size_t i = 0; bytes[r] && i < sum.size(); ++i) {
           sum[i] += multiplier_[r] * (*bytes[r])[i];
@@ -45,6 +50,7 @@ class WeightedSums {
 
  private:
   const std::vector<double>& multiplier_;
+  double weight_;
   std::unordered_map<std::string, CostTable> known_;
 };
 
@@ -56,8 +62,13 @@ class GraphTables::WeightedNetwork {
  public:
   WeightedNetwork(GraphTables& tables,
                   const std::vector<Moment>& moments,
-                  const std::vector<double>& multiplier)
-      : tables_(tables), moments_(moments), multiplier_(multiplier), sums_(multiplier) {}
+                  const std::vector<double>& multiplier,
+                  double weight)
+      : tables_(tables),
+        moments_(moments),
+        multiplier_(multiplier),
+        weight_(weight),
+        sums_(multiplier, weight) {}
 
   ClassNetwork make() {
     for (std::size_t i = 0; i < tables_.problem_.nodes_.size(); ++i) {
@@ -86,7 +97,7 @@ class GraphTables::WeightedNetwork {
       std::vector<double> sum(again->size());
       for (std::size_t c = 0; c < once->size(); ++c) {
         for (std::size_t how = 0; how < kHows; ++how) {
-          sum[how * once->size() + c] = (*once)[c] + (*again)[c * kHows + how];
+          sum[how * once->size() + c] = weight_ * (*once)[c] + (*again)[c * kHows + how];
         }
       }
       known = std::make_shared<const std::vector<double>>(std::move(sum));
@@ -201,6 +212,7 @@ class GraphTables::WeightedNetwork {
   GraphTables& tables_;
   const std::vector<Moment>& moments_;
   const std::vector<double>& multiplier_;
+  double weight_;
   WeightedSums sums_;
   ClassNetwork network_;
   std::vector<CostTable> kept_;  ///< whose addresses are keys
@@ -210,13 +222,15 @@ class GraphTables::WeightedNetwork {
 };
 
 ClassNetwork GraphTables::make_classes(const std::vector<Moment>& moments,
-                                       const std::vector<double>& multiplier) {
-  return WeightedNetwork(*this, moments, multiplier).make();
+                                       const std::vector<double>& multiplier,
+                                       double weight) {
+  return WeightedNetwork(*this, moments, multiplier, weight).make();
 }
 
 ClassNetwork IntraOpProblem::class_network(const std::vector<Moment>& moments,
-                                           const std::vector<double>& multiplier) const {
-  return tables(true).make_classes(moments, multiplier);
+                                           const std::vector<double>& multiplier,
+                                           double weight) const {
+  return tables(true).make_classes(moments, multiplier, weight);
 }
 
 double IntraOpProblem::constant_bytes() const {

@@ -20,7 +20,6 @@
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include "shardplan/planners/experts.h"
@@ -68,23 +67,27 @@ class MapSearch {
     return {};
   }
 
-  /// Meshes by their optimum without a limit: one that is no better without than another within
-  /// the limit need not be looked at.
+  /// First every mesh quickly; then, from the most promising on, those proofs that are still open.
+  /// Meshes whose bound is no better than a plan that fits need no more work.
   Status solve_within(Bytes limit, const Budget& budget, Proof& proof) {
-    std::vector<std::size_t> order(searches_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return searches_[a]->free_bound() < searches_[b]->free_bound();
-    });
+    std::vector<std::pair<Seconds, std::size_t>> order;
+    for (std::size_t m = 0; m < searches_.size(); ++m) {
+      order.emplace_back(searches_[m]->free_bound(), m);
+    }
+    std::stable_sort(order.begin(), order.end());
+    for (auto& [bound, m] : order) {
+      const Seconds worth = least_additive_seconds(candidates_, limit);
+      SHARDPLAN_ASSIGN_OR_RETURN(bound,
+                                 searches_[m]->approach(limit, worth, budget, rows_, candidates_));
+    }
+    std::stable_sort(order.begin(), order.end());
     proof.lower_bound = kInfinity;
     proof.step_lower_bound = kInfinity;
-    for (const std::size_t m : order) {
-      MapMesh& search = *searches_[m];
-      proof.step_lower_bound = std::min(proof.step_lower_bound, search.least_step_seconds());
-      SHARDPLAN_ASSIGN_OR_RETURN(
-          MapMesh::Bound bound,
-          search.solve_within(
-              limit, least_additive_seconds(candidates_, limit), budget, rows_, candidates_));
+    for (const auto& [approached, m] : order) {
+      proof.step_lower_bound = std::min(proof.step_lower_bound, searches_[m]->least_step_seconds());
+      const Seconds worth = least_additive_seconds(candidates_, limit);
+      SHARDPLAN_ASSIGN_OR_RETURN(MapMesh::Bound bound,
+                                 searches_[m]->close(limit, worth, budget, rows_, candidates_));
       if (bound.additive < proof.lower_bound) {
         proof.lower_bound = bound.additive;
         proof.rows = std::move(bound.rows);

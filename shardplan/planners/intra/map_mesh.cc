@@ -22,7 +22,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostRounds = 40;
 /// Relative gap at which the search within a limit ends.
-constexpr double kGap = 2e-4;
+constexpr double kGap = 8e-4;
 
 std::vector<plan::BindingRow> binding(const problem::StrategyGraph& graph,
                                       const solvers::Solution& solution) {
@@ -119,32 +119,50 @@ bool MapMesh::is_small() const {
   return problem_.largest_edge() <= kMostEntries;
 }
 
-Result<MapMesh::Bound> MapMesh::solve_within(Bytes limit,
-                                             Seconds worth,
-                                             const Budget& budget,
-                                             MemoryRows& rows,
-                                             std::vector<Candidate>& candidates) {
-  if (const auto known = bounds_.find(limit); known != bounds_.end()) {
-    return known->second;
+Result<Seconds> MapMesh::approach(Bytes limit,
+                                  Seconds worth,
+                                  const Budget& budget,
+                                  MemoryRows& rows,
+                                  std::vector<Candidate>& candidates) {
+  const auto [known, fresh] = bounds_.emplace(limit, Bound{free_bound_, {}});
+  if (!fresh || free_bytes_ <= limit || free_bound_ >= worth) {
+    return known->second.additive;
   }
-  Bound bound{free_bound_, {}};
-  if (free_bytes_ > limit && free_bound_ < worth) {
-    for (const auto& [bytes, at] : free_peaks_) {
-      if (bytes > limit) {
-        rows.add(at);
-      }
+  for (const auto& [bytes, at] : free_peaks_) {
+    if (bytes > limit) {
+      rows.add(at);
     }
-    if (is_small()) {
-      SHARDPLAN_ASSIGN_OR_RETURN(Outcome outcome,
-                                 solve_rows(problem_, solver_, limit, budget, rows, candidates));
-      bound = std::move(outcome.bound);
-    } else {
-      SHARDPLAN_ASSIGN_OR_RETURN(bound, solve_columns(limit, worth, budget, rows, candidates));
-    }
-    bound.additive = std::max(bound.additive, free_bound_);
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(known->second, solve_columns(limit, worth, budget, rows, candidates));
+  if (budget.exhausted()) {
+    const Seconds bound = known->second.additive;
+    bounds_.erase(known);
+    return bound;
+  }
+  return known->second.additive;
+}
+
+Result<MapMesh::Bound> MapMesh::close(Bytes limit,
+                                      Seconds worth,
+                                      const Budget& budget,
+                                      MemoryRows& rows,
+                                      std::vector<Candidate>& candidates) {
+  Bound bound = bounds_.contains(limit) ? bounds_.at(limit) : Bound{free_bound_, {}};
+  if (free_bytes_ <= limit || bound.additive >= worth * (1 - kGap) || !is_small() ||
+      closed_.contains(limit)) {
+    return bound;
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const Outcome outcome,
+                             solve_rows(problem_, solver_, limit, worth, budget, rows, candidates));
+  if (outcome.bound.additive > bound.additive) {
+    bound.additive = outcome.bound.additive;
+  }
+  if (!outcome.bound.rows.empty()) {
+    bound.rows = outcome.bound.rows;
   }
   if (!budget.exhausted()) {
-    bounds_.emplace(limit, bound);
+    bounds_[limit] = bound;
+    closed_.insert(limit);
   }
   return bound;
 }
@@ -152,6 +170,7 @@ Result<MapMesh::Bound> MapMesh::solve_within(Bytes limit,
 Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& problem,
                                              solvers::ExactSolver& solver,
                                              Bytes limit,
+                                             Seconds worth,
                                              const Budget& budget,
                                              MemoryRows& rows,
                                              std::vector<Candidate>& candidates) const {
@@ -165,6 +184,7 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
     }
     solvers::SolveOptions options;
     options.gap = kGap;
+    options.cutoff = worth;
     options.hint = rows.multiplier;
     options.time_limit = budget.remaining();
     options.control = budget.control();
@@ -199,17 +219,18 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
   return outcome;
 }
 
-/// The bound at the multipliers over all choices; adds the assignment that attains it.
-Seconds MapMesh::lagrangian(const MemoryRows& rows, Bytes limit) {
+/// The bound at the multipliers over all choices; adds the assignment that attains it. Weight 0: on
+/// the weighted sum of the rows instead of the time.
+Seconds MapMesh::lagrangian(const MemoryRows& rows, double limit, double weight) {
   const problem::ClassSolution solution =
-      problem::minimise(problem_.class_network(rows.moments, rows.multiplier));
+      problem::minimise(problem_.class_network(rows.moments, rows.multiplier, weight));
   if (!solution.solved) {
     return 0;
   }
   columns_.push_back(solution.choice);
   Seconds bound = solution.lower_bound;
   for (const double multiplier : rows.multiplier) {
-    bound -= multiplier * (static_cast<double>(limit) - problem_.constant_bytes());
+    bound -= multiplier * (limit - problem_.constant_bytes());
   }
   return bound;
 }
@@ -221,7 +242,7 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
                                               std::vector<Candidate>& candidates) {
   constexpr int kMostColumns = 12;
   Bound bound{free_bound_, {}};
-  bound.additive = std::max(bound.additive, lagrangian(rows, limit));
+  bound.additive = std::max(bound.additive, lagrangian(rows, static_cast<double>(limit), 1));
   // From bytes that cost as much as all of the step does, to ten times that.
   const double unit = free_bound_ / static_cast<double>(limit);
   for (double price = unit; columns_.size() < 4; price *= 10) {
@@ -229,7 +250,7 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
     dear.multiplier.assign(
         rows.moments.size(),
         price / static_cast<double>(std::max<std::size_t>(rows.moments.size(), 1)));
-    bound.additive = std::max(bound.additive, lagrangian(dear, limit));
+    bound.additive = std::max(bound.additive, lagrangian(dear, static_cast<double>(limit), 1));
   }
   for (int round = 0; round < kMostColumns && !budget.exhausted(); ++round) {
     if (bound.additive >= worth * (1 - kGap)) {
@@ -237,8 +258,9 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
     }
     const problem::IntraOpProblem restricted = problem_.restricted(columns_);
     solvers::ExactSolver solver;
-    SHARDPLAN_ASSIGN_OR_RETURN(const Outcome outcome,
-                               solve_rows(restricted, solver, limit, budget, rows, candidates));
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        const Outcome outcome,
+        solve_rows(restricted, solver, limit, worth, budget, rows, candidates));
     if (outcome.infeasible) {
       for (double& multiplier : rows.multiplier) {
         multiplier = std::max(4 * multiplier, unit);
@@ -249,7 +271,7 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
     }
     const Seconds before = bound.additive;
     const std::size_t largest = restricted.largest_edge();
-    bound.additive = std::max(bound.additive, lagrangian(rows, limit));
+    bound.additive = std::max(bound.additive, lagrangian(rows, static_cast<double>(limit), 1));
     const bool learned = problem_.restricted(columns_).largest_edge() > largest ||
                          bound.additive > before * (1 + kGap);
     if (!learned && !outcome.infeasible) {
@@ -262,34 +284,52 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
 Result<double> MapMesh::solve_least(const Budget& budget,
                                     MemoryRows& rows,
                                     std::vector<Candidate>& candidates) {
+  constexpr double kLeastGap = 1e-3;
   double bound = 0;
   for (const auto& [bytes, at] : free_peaks_) {
     rows.add(at);
   }
-  const problem::IntraOpProblem restricted = is_small() ? problem_ : problem_.restricted(columns_);
+  MemoryRows equal = rows;
+  equal.multiplier.assign(rows.moments.size(), 1.0 / static_cast<double>(rows.moments.size()));
+  bound = std::max(bound, lagrangian(equal, 0, 0));
   for (int round = 0; round < kMostRounds && !budget.exhausted(); ++round) {
+    const problem::IntraOpProblem restricted =
+        is_small() ? problem_ : problem_.restricted(columns_);
     problem::StrategyGraph graph = restricted.strategy_graph(true, rows.moments);
     for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
       row.limit = 0;
     }
     solvers::SolveOptions options;
-    options.gap = 1e-3;
+    options.gap = kLeastGap;
     options.time_limit = budget.remaining();
     options.control = budget.control();
     const solvers::Solution solution = solver_.solve_min_max(graph.problem, options);
-    bound = std::max(bound, solution.lower_bound);
     if (solution.choice.empty()) {
       break;
     }
+    const double before = bound;
+    bound = std::max(bound, is_small() ? solution.lower_bound : least_bound(rows, solution));
     SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(restricted, solution.choice, true));
     const auto peak = static_cast<double>(made.simulation.peak_bytes);
     const bool news = add_moments(made, solution.objective, rows);
     candidates.push_back(std::move(made));
-    if (!news || peak <= bound * (1 + 2e-3)) {
+    const bool learned = news || (!is_small() && bound > before * (1 + 1e-4));
+    if (!learned || peak <= bound * (1 + 2 * kLeastGap)) {
       break;
     }
   }
-  return is_small() ? bound : 0;
+  return bound;
+}
+
+/// No plan of this mesh makes the weighted sum of the rows, hence the largest of them, smaller.
+double MapMesh::least_bound(const MemoryRows& rows, const solvers::Solution& solution) {
+  MemoryRows weighted = rows;
+  weighted.multiplier = solution.multiplier;
+  double sum = 0;
+  for (const double multiplier : weighted.multiplier) {
+    sum += multiplier;
+  }
+  return sum > 0 ? lagrangian(weighted, 0, 0) / sum : 0;
 }
 
 }  // namespace shardplan::planners

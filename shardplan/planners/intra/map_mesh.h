@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -44,12 +45,20 @@ class MapMesh {
   /// No plan on this mesh has a smaller simulated time, whatever the limit.
   [[nodiscard]] Seconds least_step_seconds() const { return least_step_; }
 
-  /// The optimum within a limit, as far as it may be below `worth`. Precondition: solve_free().
-  [[nodiscard]] Result<Bound> solve_within(Bytes limit,
-                                           Seconds worth,
-                                           const Budget& budget,
-                                           MemoryRows& rows,
-                                           std::vector<Candidate>& candidates);
+  /// A bound on the additive time within a limit, quickly, and plans near it. Ends early when
+  /// nothing below `worth` is possible. Precondition: solve_free().
+  [[nodiscard]] Result<Seconds> approach(Bytes limit,
+                                         Seconds worth,
+                                         const Budget& budget,
+                                         MemoryRows& rows,
+                                         std::vector<Candidate>& candidates);
+  /// Proves the optimum within the limit, or that it is not below `worth`, where the mesh is small
+  /// enough. Precondition: approach().
+  [[nodiscard]] Result<Bound> close(Bytes limit,
+                                    Seconds worth,
+                                    const Budget& budget,
+                                    MemoryRows& rows,
+                                    std::vector<Candidate>& candidates);
 
   /// The plan of least peak; returns the proven lower bound on it.
   [[nodiscard]] Result<double> solve_least(const Budget& budget,
@@ -74,6 +83,7 @@ class MapMesh {
   [[nodiscard]] Result<Outcome> solve_rows(const problem::IntraOpProblem& problem,
                                            solvers::ExactSolver& solver,
                                            Bytes limit,
+                                           Seconds worth,
                                            const Budget& budget,
                                            MemoryRows& rows,
                                            std::vector<Candidate>& candidates) const;
@@ -83,7 +93,8 @@ class MapMesh {
                                             MemoryRows& rows,
                                             std::vector<Candidate>& candidates);
   [[nodiscard]] bool is_small() const;
-  [[nodiscard]] Seconds lagrangian(const MemoryRows& rows, Bytes limit);
+  [[nodiscard]] Seconds lagrangian(const MemoryRows& rows, double limit, double weight);
+  [[nodiscard]] double least_bound(const MemoryRows& rows, const solvers::Solution& solution);
   bool add_moments(const Candidate& candidate, double limit, MemoryRows& rows) const;
 
   const PlanRequest& request_;
@@ -95,6 +106,7 @@ class MapMesh {
   std::vector<std::pair<Bytes, problem::Moment>> free_peaks_;
   std::vector<std::vector<int>> columns_;  ///< assignments whose choices the restricted problem has
   std::map<Bytes, Bound> bounds_;          ///< by limit
+  std::set<Bytes> closed_;                 ///< limits
 };
 
 }  // namespace shardplan::planners
