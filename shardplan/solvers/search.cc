@@ -44,7 +44,8 @@ bool Search::closed() const {
   if (lower_bound_ > decided_at_ || best <= decided_at_) {
     return true;
   }
-  return best < kInfinity && best - lower_bound_ <= options_.gap * std::abs(best);
+  const double wanted = std::min(best, options_.cutoff);
+  return wanted < kInfinity && wanted - lower_bound_ <= options_.gap * std::abs(wanted);
 }
 
 /// No assignment costs more, forbidden ones aside.
@@ -149,9 +150,9 @@ void Search::close_gap() {
     if (!known && !patient_ && compiled_.rows > 1 && growth_ > kModerate) {
       return;
     }
+    const double wanted = std::min(best_objective(), options_.cutoff);
     const double needed =
-        known ? best_objective() - options_.gap * std::abs(best_objective()) * (1 - 1e-6)
-              : kInfinity;
+        wanted < kInfinity ? wanted - options_.gap * std::abs(wanted) * (1 - 1e-6) : kInfinity;
     double cut = std::min(dual_bound_ + growth_ * unit, needed);
     if (cut > decided_at_) {
       cut = decided_at_ + 1e-9 * unit;  // decides it

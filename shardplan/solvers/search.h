@@ -64,7 +64,7 @@ class Search {
   [[nodiscard]] Solution solution() const;
   /// Whether nothing more can be learned from windows: no assignment is known, none ruled out.
   [[nodiscard]] bool undecided() const {
-    return !incumbent_.best() && !infeasible_ && limit_ == SolveLimit::kNone;
+    return !incumbent_.best() && !infeasible_ && limit_ == SolveLimit::kNone && !closed();
   }
   void offer(std::vector<int> choice) { incumbent_.offer(incumbent_.evaluated(std::move(choice))); }
   void set_infeasible() { infeasible_ = true; }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -22,7 +23,10 @@ enum class SolveStatus {
 enum class SolveLimit { kNone, kTime, kMemory, kInterrupted };
 
 struct SolveOptions {
-  double gap = 1e-4;              ///< relative gap at which to stop
+  double gap = 1e-4;  ///< relative gap at which to stop
+  /// Assignments of this objective or more are not wanted: the search may end as soon as it has
+  /// proven, within the gap, that there is no other.
+  double cutoff = std::numeric_limits<double>::infinity();
   double time_limit = 0;          ///< seconds; 0 = none
   std::int64_t memory_limit = 0;  ///< bytes of tables; 0 = 4 GiB
   std::uint64_t seed = 0;         ///< of random choices

@@ -198,7 +198,7 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
       rows.multiplier = solution.multiplier;
     }
     outcome.bound.additive = std::max(outcome.bound.additive, solution.lower_bound);
-    if (solution.choice.empty()) {
+    if (solution.choice.empty() || outcome.bound.additive >= worth * (1 - kGap)) {
       return outcome;
     }
     SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem, solution.choice, true));
