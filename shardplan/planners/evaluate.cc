@@ -74,15 +74,17 @@ Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit
 
 namespace {
 
-std::string infeasible_text(const Candidate& least, Bytes limit, double proven) {
+std::string infeasible_text(const Candidate& least, Bytes limit, double lower_bound) {
   const sim::MemoryBreakdown& at = least.simulation.at_peak;
   const Bytes missing = least.simulation.peak_bytes - limit;
+  const bool proven = lower_bound > static_cast<double>(limit);
   std::string out = fmt::format(
-      "no plan found fits {} a device: the smallest needs {} ({} more): parameters {}, gradients "
-      "{}, "
-      "optimizer {}, activations {}, inputs {}, temporary {}",
+      "no plan{} fits {} a device: the smallest needs {} ({} bytes, {} more): parameters {}, "
+      "gradients {}, optimizer {}, activations {}, inputs {}, temporary {}",
+      proven ? "" : " found",
       human_bytes(limit),
       human_bytes(least.simulation.peak_bytes),
+      least.simulation.peak_bytes,
       human_bytes(missing),
       human_bytes(at.parameters),
       human_bytes(at.gradients),
@@ -93,9 +95,9 @@ std::string infeasible_text(const Candidate& least, Bytes limit, double proven) 
   const bool states = at.parameters + at.gradients + at.optimizer > at.activations + at.temporary;
   out += states ? "; more devices or a smaller optimizer would help"
                 : "; a smaller batch, more microbatches or more devices would help";
-  if (proven > static_cast<double>(limit)) {
-    out += fmt::format("; proven: no plan needs less than {}",
-                       human_bytes(static_cast<Bytes>(proven)));
+  if (proven) {
+    out += fmt::format("; proven: none needs less than {}",
+                       human_bytes(static_cast<Bytes>(lower_bound)));
   }
   return out;
 }

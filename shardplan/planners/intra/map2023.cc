@@ -118,8 +118,13 @@ class MapSearch {
   Status solve_least(const Budget& budget, Proof& proof) {
     proof.least_bytes = kInfinity;
     for (const std::unique_ptr<MapMesh>& search : searches_) {
-      SHARDPLAN_ASSIGN_OR_RETURN(const double least,
-                                 search->solve_least(budget, rows_, candidates_));
+      Bytes worth = std::numeric_limits<Bytes>::max();
+      for (const Candidate& candidate : candidates_) {
+        worth = std::min(worth, candidate.simulation.peak_bytes);
+      }
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          const double least,
+          search->solve_least(static_cast<double>(worth), budget, rows_, candidates_));
       proof.least_bytes = std::min(proof.least_bytes, least);
     }
     return {};

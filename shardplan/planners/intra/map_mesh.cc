@@ -23,6 +23,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostRounds = 40;
 /// Relative gap at which the search within a limit ends.
 constexpr double kGap = 8e-4;
+/// The same for the least memory.
+constexpr double kLeastGap = 1e-3;
 
 std::vector<plan::BindingRow> binding(const problem::StrategyGraph& graph,
                                       const solvers::Solution& solution) {
@@ -39,6 +41,10 @@ std::vector<plan::BindingRow> binding(const problem::StrategyGraph& graph,
 }
 
 }  // namespace
+
+bool MapMesh::Least::closed() const {
+  return peak <= bound * (1 + 2 * kLeastGap);
+}
 
 bool MemoryRows::add(problem::Moment at) {
   if (std::find(moments.begin(), moments.end(), at) != moments.end()) {
@@ -262,8 +268,15 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
         const Outcome outcome,
         solve_rows(restricted, solver, limit, worth, budget, rows, candidates));
     if (outcome.infeasible) {
-      for (double& multiplier : rows.multiplier) {
-        multiplier = std::max(4 * multiplier, unit);
+      Least least;
+      least.peak = kInfinity;
+      SHARDPLAN_RETURN_IF_ERROR(
+          least_columns(static_cast<double>(limit), budget, rows, candidates, least));
+      if (least.bound > static_cast<double>(limit)) {
+        return Bound{kInfinity, {}};
+      }
+      if (least.peak > static_cast<double>(limit)) {
+        return bound;  // too near to the least to tell
       }
     } else {
       bound.rows = outcome.bound.rows;
@@ -281,44 +294,75 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
   return bound;
 }
 
-Result<double> MapMesh::solve_least(const Budget& budget,
+Result<double> MapMesh::solve_least(double worth,
+                                    const Budget& budget,
                                     MemoryRows& rows,
                                     std::vector<Candidate>& candidates) {
-  constexpr double kLeastGap = 1e-3;
-  double bound = 0;
   for (const auto& [bytes, at] : free_peaks_) {
     rows.add(at);
   }
+  Least least;
+  least.peak = worth;
+  SHARDPLAN_RETURN_IF_ERROR(least_columns(0, budget, rows, candidates, least));
+  bool news = is_small();
+  for (int round = 0; round < kMostRounds && news && !budget.exhausted() && !least.closed();
+       ++round) {
+    SHARDPLAN_ASSIGN_OR_RETURN(news, least_step(problem_, true, budget, rows, candidates, least));
+  }
+  return least.bound;
+}
+
+/// The least peak by restricted problems, until it is known or known to be above `limit`, or a plan
+/// within the limit is found.
+Status MapMesh::least_columns(double limit,
+                              const Budget& budget,
+                              MemoryRows& rows,
+                              std::vector<Candidate>& candidates,
+                              Least& least) {
   MemoryRows equal = rows;
   equal.multiplier.assign(rows.moments.size(), 1.0 / static_cast<double>(rows.moments.size()));
-  bound = std::max(bound, lagrangian(equal, 0, 0));
-  for (int round = 0; round < kMostRounds && !budget.exhausted(); ++round) {
-    const problem::IntraOpProblem restricted =
-        is_small() ? problem_ : problem_.restricted(columns_);
-    problem::StrategyGraph graph = restricted.strategy_graph(true, rows.moments);
-    for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
-      row.limit = 0;
-    }
-    solvers::SolveOptions options;
-    options.gap = kLeastGap;
-    options.time_limit = budget.remaining();
-    options.control = budget.control();
-    const solvers::Solution solution = solver_.solve_min_max(graph.problem, options);
-    if (solution.choice.empty()) {
+  least.bound = std::max(least.bound, lagrangian(equal, 0, 0));
+  for (int round = 0; round < kMostRounds && !budget.exhausted() && !least.closed(); ++round) {
+    if (limit > 0 && (least.bound > limit || least.peak <= limit)) {
       break;
     }
-    const double before = bound;
-    bound = std::max(bound, is_small() ? solution.lower_bound : least_bound(rows, solution));
-    SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(restricted, solution.choice, true));
-    const auto peak = static_cast<double>(made.simulation.peak_bytes);
-    const bool news = add_moments(made, solution.objective, rows);
-    candidates.push_back(std::move(made));
-    const bool learned = news || (!is_small() && bound > before * (1 + 1e-4));
-    if (!learned || peak <= bound * (1 + 2 * kLeastGap)) {
+    const double before = least.bound;
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        const bool news,
+        least_step(problem_.restricted(columns_), false, budget, rows, candidates, least));
+    if (!news && least.bound <= before * (1 + 1e-4)) {
       break;
     }
   }
-  return bound;
+  return {};
+}
+
+/// Solves for the least largest row, of the whole problem or a restricted one, and lowers; true
+/// when that taught a new moment.
+Result<bool> MapMesh::least_step(const problem::IntraOpProblem& problem,
+                                 bool whole,
+                                 const Budget& budget,
+                                 MemoryRows& rows,
+                                 std::vector<Candidate>& candidates,
+                                 Least& least) {
+  problem::StrategyGraph graph = problem.strategy_graph(true, rows.moments);
+  for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
+    row.limit = 0;
+  }
+  solvers::SolveOptions options;
+  options.gap = kLeastGap;
+  options.time_limit = budget.remaining();
+  options.control = budget.control();
+  const solvers::Solution solution = solver_.solve_min_max(graph.problem, options);
+  if (solution.choice.empty()) {
+    return false;
+  }
+  least.bound = std::max(least.bound, whole ? solution.lower_bound : least_bound(rows, solution));
+  SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem, solution.choice, true));
+  least.peak = std::min(least.peak, static_cast<double>(made.simulation.peak_bytes));
+  const bool news = add_moments(made, solution.objective, rows);
+  candidates.push_back(std::move(made));
+  return news;
 }
 
 /// No plan of this mesh makes the weighted sum of the rows, hence the largest of them, smaller.

@@ -60,8 +60,10 @@ class MapMesh {
                                     MemoryRows& rows,
                                     std::vector<Candidate>& candidates);
 
-  /// The plan of least peak; returns the proven lower bound on it.
-  [[nodiscard]] Result<double> solve_least(const Budget& budget,
+  /// The plan of least peak, as far as it may be below `worth`; returns the proven lower bound on
+  /// the peak. Precondition: solve_free().
+  [[nodiscard]] Result<double> solve_least(double worth,
+                                           const Budget& budget,
                                            MemoryRows& rows,
                                            std::vector<Candidate>& candidates);
 
@@ -76,6 +78,23 @@ class MapMesh {
     bool infeasible = false;
   };
 
+  /// What is known of the least peak.
+  struct Least {
+    double bound = 0;
+    double peak = 0;  ///< of a plan
+    [[nodiscard]] bool closed() const;
+  };
+  Status least_columns(double limit,
+                       const Budget& budget,
+                       MemoryRows& rows,
+                       std::vector<Candidate>& candidates,
+                       Least& least);
+  [[nodiscard]] Result<bool> least_step(const problem::IntraOpProblem& problem,
+                                        bool whole,
+                                        const Budget& budget,
+                                        MemoryRows& rows,
+                                        std::vector<Candidate>& candidates,
+                                        Least& least);
   [[nodiscard]] Result<Candidate> candidate(const problem::IntraOpProblem& problem,
                                             const std::vector<int>& choice,
                                             bool recompute) const;
