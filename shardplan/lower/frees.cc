@@ -1,5 +1,6 @@
 #include "shardplan/lower/frees.h"
 
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -8,7 +9,7 @@ namespace {
 
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
-std::vector<Step> with_frees(const std::vector<Step>& steps,
+std::vector<Step> with_frees(std::vector<Step> steps,
                              const std::vector<std::vector<LocalId>>& keeps,
                              std::size_t first,
                              const Program& program,
@@ -16,10 +17,10 @@ std::vector<Step> with_frees(const std::vector<Step>& steps,
   std::vector<Step> out;
   out.reserve(steps.size() * 2);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const Step& step = steps[i];
-    out.push_back(step);
+    Step& step = steps[i];
     std::vector<LocalId> ends;
-    for (const auto* ids : {&step.inputs, &step.outputs, &keeps[i]}) {
+    const std::array<const std::vector<LocalId>*, 3> used{&step.inputs, &step.outputs, &keeps[i]};
+    for (const std::vector<LocalId>* ids : used) {
       for (const LocalId id : *ids) {
         const LocalId root = program.root(id);
         if (last_use[root.index()] == first + i) {
@@ -27,6 +28,9 @@ std::vector<Step> with_frees(const std::vector<Step>& steps,
         }
       }
     }
+    const ir::OpId op = step.op;
+    const ir::Phase phase = step.phase;
+    out.push_back(std::move(step));
     for (std::size_t e = 0; e < ends.size(); ++e) {
       bool seen = false;
       for (std::size_t before = 0; before < e; ++before) {
@@ -36,8 +40,8 @@ std::vector<Step> with_frees(const std::vector<Step>& steps,
         Step free;
         free.kind = StepKind::kFree;
         free.inputs = {ends[e]};
-        free.op = step.op;
-        free.phase = step.phase;
+        free.op = op;
+        free.phase = phase;
         out.push_back(std::move(free));
       }
     }
@@ -77,12 +81,10 @@ void insert_frees(Program& program, const Keeps& keeps) {
       }
     }
   }
-  std::vector<Step> microbatch =
-      with_frees(program.microbatch, keeps.microbatch, 0, program, last_use);
-  std::vector<Step> update =
-      with_frees(program.update, keeps.update, program.microbatch.size(), program, last_use);
-  program.microbatch = std::move(microbatch);
-  program.update = std::move(update);
+  const std::size_t first = program.microbatch.size();
+  program.microbatch =
+      with_frees(std::move(program.microbatch), keeps.microbatch, 0, program, last_use);
+  program.update = with_frees(std::move(program.update), keeps.update, first, program, last_use);
 }
 
 }  // namespace shardplan::lower

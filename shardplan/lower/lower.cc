@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -53,7 +54,8 @@ class Lowering {
         plan_(plan),
         options_(options),
         resharder_(plan.mesh, price),
-        copies_(step.values().size()) {
+        copies_(step.values().size()),
+        maps_(step) {
     program_.mesh = plan.mesh;
     program_.microbatches = step.microbatches;
   }
@@ -102,10 +104,15 @@ class Lowering {
   }
 
   Status find_layouts() {
-    maps_.reserve(step_.ops().size());
+    std::map<std::pair<std::size_t, sharding::Strategy>, std::size_t> known;
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      maps_.push_back(ops::axis_map(step_, OpId(i)));
-      auto found = sharding::layouts(maps_.back(), plan_.strategies[i], plan_.mesh);
+      const auto [it, fresh] =
+          known.emplace(std::pair{maps_.kind(OpId(i)), plan_.strategies[i]}, layouts_.size());
+      layout_of_.push_back(it->second);
+      if (!fresh) {
+        continue;
+      }
+      auto found = sharding::layouts(maps_[OpId(i)], plan_.strategies[i], plan_.mesh);
       if (!found) {
         const ir::Op& op = step_.ops()[i];
         return invalid_input("the strategy is not possible for this op",
@@ -133,7 +140,8 @@ class Lowering {
     };
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       for (std::size_t k = 0; k < step_.ops()[i].inputs.size(); ++k) {
-        read(step_.ops()[i].inputs[k], layouts_[i].inputs[k], reader_of(step_, OpId(i)));
+        read(
+            step_.ops()[i].inputs[k], layouts_[layout_of_[i]].inputs[k], reader_of(step_, OpId(i)));
       }
     }
     for (const ir::Write& write : step_.writes) {
@@ -297,9 +305,9 @@ class Lowering {
   Status emit_op(OpId id, bool again) {
     const ir::Op& op = step_.op(id);
     const ops::OpDef& def = ops::get(op.name);
-    const ops::AxisMap& map = maps_[id.index()];
+    const ops::AxisMap& map = maps_[id];
     const sharding::Strategy& strategy = plan_.strategies[id.index()];
-    const sharding::OpLayouts& layouts = layouts_[id.index()];
+    const sharding::OpLayouts& layouts = layouts_[layout_of_[id.index()]];
     const int reader = reader_of(step_, id);
     again_ = again;
     Step step;
@@ -385,8 +393,9 @@ class Lowering {
   sharding::Resharder resharder_;
   Program program_;
   std::vector<std::vector<Copy>> copies_;
-  std::vector<ops::AxisMap> maps_;            ///< by op
-  std::vector<sharding::OpLayouts> layouts_;  ///< by op
+  ops::AxisMaps maps_;
+  std::vector<sharding::OpLayouts> layouts_;  ///< of the distinct ops and strategies
+  std::vector<std::size_t> layout_of_;        ///< by op: which of them
   std::vector<Readers> readers_;              ///< by value
   RerunSchedule reruns_;
   Keeps keeps_;

@@ -1,5 +1,9 @@
 #include "shardplan/ops/op.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <unordered_map>
 #include <utility>
 
 #include "shardplan/ops/checks.h"
@@ -61,6 +65,61 @@ AxisMap axis_map(const ir::Graph& graph, ir::OpId op) {
   const OpTypes types = op_types(graph, op);
   const ir::Op& node = graph.op(op);
   return get(node.name).axes(OpView{types.inputs, types.results, node.attributes});
+}
+
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6U) + (hash >> 2U);
+  return hash * 0xff51afd7ed558ccdULL;
+}
+
+std::uint64_t hash_of(const ir::Graph& graph, const ir::Op& op) {
+  std::uint64_t hash = std::hash<std::string>()(op.name);
+  for (const auto* values : {&op.inputs, &op.outputs}) {
+    hash = mix(hash, values->size());
+    for (const ir::ValueId value : *values) {
+      const ir::TensorType& type = graph.type(value);
+      hash = mix(hash, static_cast<std::uint64_t>(type.dtype));
+      for (const std::int64_t size : type.shape) {
+        hash = mix(hash, static_cast<std::uint64_t>(size));
+      }
+    }
+  }
+  return hash;
+}
+
+bool alike(const ir::Graph& graph, const ir::Op& a, const ir::Op& b) {
+  const auto same_types = [&](const std::vector<ir::ValueId>& x,
+                              const std::vector<ir::ValueId>& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), [&](ir::ValueId p, ir::ValueId q) {
+      return graph.type(p) == graph.type(q);
+    });
+  };
+  return a.name == b.name && a.attributes == b.attributes && same_types(a.inputs, b.inputs) &&
+         same_types(a.outputs, b.outputs);
+}
+
+}  // namespace
+
+AxisMaps::AxisMaps(const ir::Graph& graph) {
+  std::unordered_multimap<std::uint64_t, std::size_t> known;  // hash -> op
+  kind_.reserve(graph.ops().size());
+  for (std::size_t i = 0; i < graph.ops().size(); ++i) {
+    const ir::Op& op = graph.ops()[i];
+    const std::uint64_t hash = hash_of(graph, op);
+    const auto [first, last] = known.equal_range(hash);
+    const auto it = std::find_if(first, last, [&](const auto& entry) {
+      return alike(graph, op, graph.ops()[entry.second]);
+    });
+    if (it != last) {
+      kind_.push_back(kind_[it->second]);
+      continue;
+    }
+    known.emplace(hash, i);
+    kind_.push_back(maps_.size());
+    maps_.push_back(axis_map(graph, ir::OpId(i)));
+  }
 }
 
 Flops flops(const ir::Graph& graph, ir::OpId op) {

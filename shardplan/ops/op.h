@@ -68,6 +68,20 @@ struct OpTypes {
 };
 [[nodiscard]] OpTypes op_types(const ir::Graph& graph, ir::OpId op);
 [[nodiscard]] AxisMap axis_map(const ir::Graph& graph, ir::OpId op);
+/// The axis maps of all ops of a graph. Ops with equal names, attributes and types share one: a
+/// model of many layers has few. Keeps no pointer into the graph.
+class AxisMaps {
+ public:
+  explicit AxisMaps(const ir::Graph& graph);
+
+  [[nodiscard]] const AxisMap& operator[](ir::OpId op) const { return maps_[kind(op)]; }
+  /// Number of the map: equal for the ops that share it.
+  [[nodiscard]] std::size_t kind(ir::OpId op) const { return kind_[op.index()]; }
+
+ private:
+  std::vector<AxisMap> maps_;
+  std::vector<std::size_t> kind_;  ///< by op
+};
 [[nodiscard]] Flops flops(const ir::Graph& graph, ir::OpId op);
 
 /// "op 'softmax' of layer 'h.0.attn'": the place of an error.

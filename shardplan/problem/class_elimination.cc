@@ -505,7 +505,7 @@ class ClassEliminationRun {
   /// Joins all factors of `v`; returns its neighbours.
   std::vector<int> eliminate(int v, Situation& situation) {
     const std::vector<std::size_t> ids = factors_of_[static_cast<std::size_t>(v)];
-    const std::vector<int> neighbours = neighbours_of(v);
+    std::vector<int> neighbours = neighbours_of(v);
     JoinedRef& joined = situation.joined;
     if (!joined) {
       joined = join(v, ids, neighbours);
@@ -567,7 +567,7 @@ class ClassEliminationRun {
     if (slot) {
       return slot;
     }
-    const TableRef made = number(transposed(*table->values, sizes, order));
+    TableRef made = number(transposed(*table->values, sizes, order));
     remember(slot, made);
     return made;
   }
@@ -661,6 +661,7 @@ class ClassEliminationRun {
     }
     const Rows rows = rows_of(groups, scope);
     std::vector<ClassesRef> own;
+    own.reserve(groups.size());
     for (const Group& group : groups) {
       own.push_back(group.own);
     }
@@ -744,6 +745,7 @@ class ClassEliminationRun {
 
     [[nodiscard]] std::vector<std::size_t> sizes() const {
       std::vector<std::size_t> out;
+      out.reserve(refined.size());
       for (const RefinementRef& each : refined) {
         out.push_back(each->joint->count);
       }
@@ -859,6 +861,7 @@ class ClassEliminationRun {
       rows = with_classes_of(*right, groups, shared);
     }
     std::vector<ClassesRef> seen;
+    seen.reserve(rows.groups.size() + 1);
     for (const Group* group : rows.groups) {
       seen.push_back(group->own);
     }

@@ -138,6 +138,7 @@ solvers::CostNetwork expand(const ClassNetwork& network) {
   std::map<std::pair<const void*, std::vector<const void*>>, solvers::CostTable> known;
   for (const Factor& factor : network.factors) {
     std::vector<const void*> classes;
+    classes.reserve(factor.classes.size());
     for (const auto& each : factor.classes) {
       classes.push_back(each.get());
     }

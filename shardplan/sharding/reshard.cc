@@ -49,15 +49,16 @@ std::size_t index(int node) {
 /// is. Loops of fixed length, so that the compiler makes vectors of them.
 SHARDPLAN_VECTOR_CLONES
 double relax(const double* __restrict from, double step, double* __restrict to) {
+  const double none = kInfinity;
   double least[kVector];  // NOLINT: std::array is not kept in registers
   for (std::size_t k = 0; k < kVector; ++k) {
-    least[k] = kInfinity;
+    least[k] = none;
   }
   for (std::size_t lane = 0; lane < kLanes; lane += kVector) {
     for (std::size_t k = 0; k < kVector; ++k) {
       const double price = from[lane + k] + step;
       const double old = to[lane + k];
-      const double lowered = price < old ? price : kInfinity;
+      const double lowered = price < old ? price : none;
       to[lane + k] = price < old ? price : old;
       least[k] = lowered < least[k] ? lowered : least[k];
     }
@@ -175,7 +176,10 @@ class Resharder::Search {
       add_rows(company_of(source));
       row = rows_.find(source);
     }
-    return index(target) < row->second.size() ? row->second[index(target)] : kInfinity;
+    if (index(target) >= row->second.size()) {
+      return kInfinity;
+    }
+    return row->second[index(target)];
   }
 
   std::vector<double> prices(std::span<const ShardingSpec> from, std::span<const ShardingSpec> to) {
@@ -189,7 +193,10 @@ class Resharder::Search {
       for (const int target : targets) {
         // A layout that no step leads to has no place in the row.
         const bool known = row != nullptr && target >= 0 && index(target) < row->size();
-        out.push_back(known ? (*row)[index(target)] : kInfinity);
+        out.push_back(kInfinity);
+        if (known) {
+          out.back() = (*row)[index(target)];
+        }
       }
     }
     return out;

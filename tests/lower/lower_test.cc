@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "shardplan/frontends/frontends.h"
@@ -92,6 +93,19 @@ void expect_sound(const Program& program) {
       EXPECT_EQ(ends[root.value], 1) << "storage of %" << v;
     }
   }
+}
+
+/// Here and not in ops, which knows no models.
+TEST(AxisMaps, AreThoseOfTheOps) {
+  const ir::Graph step = step_of("llama:layers=3,hidden=64,ffn=128,heads=4,kv_heads=2,seq=32");
+  const ops::AxisMaps maps(step);
+  std::size_t kinds = 0;
+  for (std::size_t i = 0; i < step.ops().size(); ++i) {
+    const ir::OpId op(i);
+    EXPECT_EQ(ops::to_string(maps[op]), ops::to_string(ops::axis_map(step, op)));
+    kinds = std::max(kinds, maps.kind(op) + 1);
+  }
+  EXPECT_LT(kinds, step.ops().size() / 3);
 }
 
 TEST(Lower, WholePlanHasNoCollectivesAndGlobalShapes) {
