@@ -442,7 +442,7 @@ class Widening {
         return solution_;
       }
       // What was not seen costs at least the pass's bound; what was seen, at least the best.
-      const double seen = std::min(outcome.bound, found_ ? found_->objective : kInfinity);
+      const double seen = std::min(outcome.bound, cutoff());
       solution_.lower_bound =
           std::max(solution_.lower_bound, without_rounding(seen, problem_, solution_.multiplier));
     }
@@ -462,7 +462,12 @@ class Widening {
     return solution_.lower_bound + 0.5 * options_.gap * std::abs(solution_.lower_bound);
   }
 
-  [[nodiscard]] double cutoff() const { return found_ ? found_->objective : kInfinity; }
+  [[nodiscard]] double cutoff() const {
+    if (!found_) {
+      return kInfinity;
+    }
+    return found_->objective;
+  }
 
   [[nodiscard]] bool done() const {
     return found_ && found_->objective - solution_.lower_bound <=

@@ -224,8 +224,10 @@ class Program {
   std::vector<double> element_;
 };
 
-/// Returns the bound that stood before the search was stopped; -infinity: none did.
-double run_cbc(CbcModel& model, const SolveOptions& options, const Budget& budget, double gap) {
+/// `plain`: without preprocessing and cuts. Returns the bound that stood before the search was
+/// stopped; -infinity: none did.
+double run_cbc(
+    CbcModel& model, const SolveOptions& options, const Budget& budget, double gap, bool plain) {
   double bound = -kInfinity;
   const StopBetweenNodes between_nodes(budget, bound);
   model.passInEventHandler(&between_nodes);
@@ -249,6 +251,9 @@ double run_cbc(CbcModel& model, const SolveOptions& options, const Budget& budge
                                  seed.c_str()};
   if (options.time_limit > 0) {
     words.insert(words.end(), {"-timeMode", "elapsed", "-sec", seconds.c_str()});
+  }
+  if (plain) {
+    words.insert(words.end(), {"-preprocess", "off", "-presolve", "off", "-cuts", "off"});
   }
   words.insert(words.end(), {"-solve", "-quit"});
   CbcMain1(
@@ -284,7 +289,12 @@ Solution solve_milp(const ConstrainedProblem& problem, const SolveOptions& optio
   const StopBetweenIterations between_iterations(budget);
   solver.getModelPtr()->passInEventHandler(&between_iterations);
   CbcModel model(solver);
-  const double before_stop = run_cbc(model, options, budget, gap / 2);
+  double before_stop = run_cbc(model, options, budget, gap / 2, false);
+  if (model.isProvenInfeasible() && !budget.exhausted()) {
+    // CBC's preprocessing has called feasible problems infeasible: without it, the claim counts.
+    model = CbcModel(solver);
+    before_stop = run_cbc(model, options, budget, gap / 2, true);
+  }
   const bool finished = model.status() == 0 && !budget.exhausted();
   if (finished && model.isProvenInfeasible()) {
     solution.status = SolveStatus::kInfeasible;
