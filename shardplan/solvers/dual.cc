@@ -75,7 +75,7 @@ void Dual::take(const std::vector<double>& scaled, double value) {
 }
 
 void Dual::maximise(const std::vector<double>& hint, int evaluations, double enough) {
-  std::vector<double> zeros(compiled_.rows, 0.0);
+  const std::vector<double> zeros(compiled_.rows, 0.0);
   const double free = evaluate(zeros);
   if (stopped_ || compiled_.rows == 0 || free == kInfinity) {
     return;
@@ -269,7 +269,7 @@ void Dual::bundle(int evaluations, double enough, bool simplex) {
 
 void Dual::maximise_excess(int evaluations) {
   // Multipliers of one sum need one unit: rows keep theirs.
-  std::vector<double> start(compiled_.rows, 1.0 / static_cast<double>(compiled_.rows));
+  const std::vector<double> start(compiled_.rows, 1.0 / static_cast<double>(compiled_.rows));
   cuts_.clear();
   share_.clear();
   bound_ = -kInfinity;

@@ -94,6 +94,7 @@ std::pair<ConstrainedProblem, std::vector<std::size_t>> without_unlimited_rows(
 
 SolveOptions with_rows(SolveOptions options, const std::vector<std::size_t>& rows) {
   std::vector<double> hint;
+  hint.reserve(rows.size());
   for (const std::size_t r : rows) {
     hint.push_back(r < options.hint.size() ? options.hint[r] : 0.0);
   }

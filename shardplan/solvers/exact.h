@@ -14,6 +14,8 @@ namespace shardplan::solvers {
 /// makes sweeps over limits cheap. Not for concurrent use. Time and memory grow with the largest
 /// cluster of the elimination; beyond SolveOptions::memory_limit it gives a bound by
 /// mini-buckets and an assignment by local search, with SolveLimit::kMemory.
+/// Without a time limit it gives up on the last of a gap after about five seconds of work, counted
+/// in steps, so that the answer does not depend on the machine.
 class ExactSolver {
  public:
   ExactSolver();

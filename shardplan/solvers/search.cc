@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFirstWindow = 2e-5;        // relative to the bound
+constexpr double kMostWork = 5e9;            // of a search without a time limit, about nanoseconds
 constexpr std::size_t kMostPoints = 64'000;  // of one entry; a limit of the last resort
 
 }  // namespace
@@ -33,6 +34,7 @@ Search::Search(const ConstrainedProblem& problem,
       lower_bound_(-kInfinity),
       dual_bound_(-kInfinity),
       decided_at_(std::numeric_limits<double>::quiet_NaN()),
+      work_left_(options.time_limit > 0 ? kInfinity : kMostWork),
       multiplier_(compiled.rows, 0.0) {}
 
 double Search::best_objective() const {

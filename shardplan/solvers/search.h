@@ -88,7 +88,7 @@ class Search {
   double lower_bound_;
   double dual_bound_;
   double decided_at_;
-  double work_left_ = 2e10;
+  double work_left_;
   bool gave_up_ = false;  ///< out of work
   bool patient_ = false;  ///< goes on without a known assignment
   bool infeasible_ = false;
