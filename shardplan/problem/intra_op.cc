@@ -59,6 +59,11 @@ Moment IntraOpProblem::moment_of(const lower::ProgramPoint& point, const plan::P
   return structure_->timeline().at(point, static_cast<int>(how));
 }
 
+void IntraOpProblem::forget_tables() {
+  tables_ = {};
+  resharder_->forget();
+}
+
 plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recompute) const {
   plan::Plan plan;
   plan.cluster = cost_->cluster();

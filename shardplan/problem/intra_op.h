@@ -133,6 +133,10 @@ class IntraOpProblem {
   /// Entries of the largest table over the choices of two nodes.
   [[nodiscard]] std::size_t largest_edge() const;
 
+  /// Drops the tables that are kept for the next call, and the prices that they were made from: on
+  /// four mesh axes a few hundred MB. They are made again when they are asked for.
+  void forget_tables();
+
   /// The plan of an assignment (indices as in strategy_graph).
   [[nodiscard]] plan::Plan to_plan(const std::vector<int>& choice, bool recompute) const;
 

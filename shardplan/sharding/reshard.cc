@@ -480,6 +480,11 @@ const ReshardPath& Resharder::path(const ShardingSpec& from,
   return search(type).path(from, to);
 }
 
+void Resharder::forget() {
+  searches_.clear();
+  graphs_.clear();
+}
+
 double Resharder::price(const ShardingSpec& from,
                         const ShardingSpec& to,
                         const ir::TensorType& type) {

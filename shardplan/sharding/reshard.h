@@ -92,6 +92,8 @@ class Resharder {
   [[nodiscard]] std::vector<double> prices(std::span<const ShardingSpec> from,
                                            std::span<const ShardingSpec> to,
                                            const ir::TensorType& type);
+  /// Drops all that is remembered, and its memory; references to paths end here.
+  void forget();
   [[nodiscard]] const cluster::DeviceMesh& mesh() const;
 
  private:

@@ -142,6 +142,20 @@ TEST_P(IntraOp, ObjectiveAndRowsAreThoseOfTheProgram) {
   }
 }
 
+TEST_P(IntraOp, TablesAreTheSameWhenTheyAreMadeAgain) {
+  const ir::Graph step = step_of(GetParam());
+  const cost::CostModel cost = cost_on({{"a", 4}, {"b", 2}});
+  auto problem = IntraOpProblem::build(step, cost);
+  ASSERT_TRUE(problem);
+  const ClassNetwork first = problem->class_network(false);
+  problem->forget_tables();
+  const ClassNetwork second = problem->class_network(false);
+  ASSERT_EQ(first.factors.size(), second.factors.size());
+  for (std::size_t f = 0; f < first.factors.size(); ++f) {
+    ASSERT_EQ(*first.factors[f].cost, *second.factors[f].cost);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Zoo, IntraOp, testing::ValuesIn(zoo_models()));
 
 TEST(AxisMeanings, OfAGptAreThoseOfMegatron) {
