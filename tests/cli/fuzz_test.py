@@ -93,7 +93,8 @@ class FuzzTest(CommandLineTest):
 
     def test_plans(self):
         plan = self.make_plan().read_bytes()
-        self.fuzz("damaged.json", plan, ["simulate", "damaged.json"], [damage_bytes, damage_json])
+        for command in ("simulate", "check-plan"):
+            self.fuzz("damaged.json", plan, [command, "damaged.json"], [damage_bytes, damage_json])
 
     def test_problems(self):
         words = ["solve", "damaged.json", "--solver", "local", "--time-limit", "0.2"]

@@ -27,8 +27,8 @@ cluster::Cluster plain() {
 }
 
 const cluster::DeviceMesh& mesh() {
-  static const cluster::DeviceMesh kMesh{{{"m0", 4}}};
-  return kMesh;
+  static const cluster::DeviceMesh mesh_of_four{{{"m0", 4}}};
+  return mesh_of_four;
 }
 
 TEST(Units, ArithmeticMemoryAndCollectivesAreAllSeconds) {

@@ -24,7 +24,7 @@ class Budgets : public testing::TestWithParam<std::string> {};
 TEST_P(Budgets, OfPartsOfTheUnlimitedPeakAreMet) {
   const ir::Graph step = step_of(GetParam());
   const PlannerInfo* map = *find_planner("map");
-  PlanRequest request{.step = step, .cluster = *cluster::load_cluster("local:4")};
+  const PlanRequest request{.step = step, .cluster = *cluster::load_cluster("local:4")};
   const auto free = map->plan(request);
   ASSERT_TRUE(free) << free.error().text();
   const auto peak = static_cast<double>(free->best.prediction.peak_bytes);

@@ -33,8 +33,8 @@ cluster::Cluster box() {
 }
 
 const cluster::DeviceMesh& grid() {
-  static const cluster::DeviceMesh kGrid{{{"a", 2}, {"b", 4}}};
-  return kGrid;
+  static const cluster::DeviceMesh two_by_four{{{"a", 2}, {"b", 4}}};
+  return two_by_four;
 }
 
 lower::Program lowered(const ir::Graph& step, const plan::Plan& plan, const cost::CostModel& cost) {
