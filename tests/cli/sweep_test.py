@@ -102,6 +102,23 @@ class DeviceSweepTest(CommandLineTest):
         self.assertNotIn("speed_up", plans[0])
         self.assertEqual(plans[1]["efficiency"], 1)
 
+    def test_interrupt_keeps_what_is_done(self):
+        words = ["plan", "llama2-7b", "--cluster", "dgx-a100:8", "--precision", "bf16"]
+        search = subprocess.Popen(
+            [PROGRAM, *words, "--max-mesh-axes", "3", "--sweep", "devices=8,16,32,64", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        time.sleep(0.8)
+        search.send_signal(signal.SIGINT)
+        output, _ = search.communicate(timeout=30)
+        self.assertIn(search.returncode, (0, 1))  # 1: a slow machine has found none yet
+        swept = json.loads(output)
+        devices = [plan["devices"] for plan in swept["plans"]]
+        self.assertEqual(devices, [8, 16, 32, 64][: len(devices)])
+        self.assertTrue(swept["interrupted"] or len(devices) == 4)
+
     def test_table(self):
         text = self.succeed("plan", GPT, "--cluster", "local:4", "--sweep", "devices")
         for word in ("devices", "step", "tokens/s", "speed-up", "efficiency", "memory", "mesh"):
