@@ -12,8 +12,8 @@
 
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/planners/planner.h"
-#include "shardplan/problem/class_elimination.h"
 #include "shardplan/problem/step_structure.h"
+#include "shardplan/solvers/class_elimination.h"
 #include "shardplan/support/result.h"
 #include "shardplan/training/training.h"
 
@@ -90,8 +90,8 @@ void optimum(benchmark::State& state, const std::string& model, const std::strin
     for (const cluster::DeviceMesh& mesh : meshes) {
       const cost::CostModel cost(*cluster, mesh);
       const auto problem = problem::IntraOpProblem::build(structure, cost);
-      const problem::ClassSolution solution =
-          problem::minimise(problem->class_network(false), {.split_work = 3e8});
+      const solvers::ClassSolution solution =
+          solvers::minimise(problem->class_network(false), {.split_work = 3e8});
       best = std::min(best, solution.cost);
       bound = std::min(bound, solution.lower_bound);
     }

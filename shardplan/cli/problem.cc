@@ -9,8 +9,8 @@
 #include "shardplan/cli/planning.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/planners/evaluate.h"
-#include "shardplan/problem/class_elimination.h"
 #include "shardplan/problem/strategy_graph_json.h"
+#include "shardplan/solvers/class_elimination.h"
 #include "shardplan/solvers/exact.h"
 #include "shardplan/support/text.h"
 
@@ -75,7 +75,7 @@ class RowSearch {
       : planning_(planning), posed_(posed), limit_(limit) {}
 
   Result<problem::StrategyGraph> run(const Control& control) {
-    const problem::ClassSolution free = problem::minimise(posed_.class_network(false));
+    const solvers::ClassSolution free = solvers::minimise(posed_.class_network(false));
     if (!free.solved) {
       return unsupported("the model's graph is too entangled to be solved on this mesh");
     }

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "shardplan/ops/op.h"
-#include "shardplan/problem/class_elimination.h"
 #include "shardplan/problem/intra_op.h"
+#include "shardplan/solvers/class_elimination.h"
 #include "shardplan/solvers/elimination.h"
 
 namespace shardplan::planners {
@@ -211,7 +211,7 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
   if (least_seconds(problem) >= worth) {
     return candidates;
   }
-  const problem::ClassSolution solution = problem::minimise(problem.class_network(false));
+  const solvers::ClassSolution solution = solvers::minimise(problem.class_network(false));
   if (!solution.solved) {
     return unsupported(fmt::format("{}: the model's graph is too entangled to plan", rule.name));
   }

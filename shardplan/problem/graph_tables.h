@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "shardplan/problem/class_network.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/problem/step_structure.h"
 #include "shardplan/problem/value_life.h"
+#include "shardplan/solvers/class_network.h"
 
 namespace shardplan::problem {
 

@@ -47,21 +47,43 @@ Result<IntraOpProblem> IntraOpProblem::build(std::shared_ptr<const StepStructure
   return problem;
 }
 
-Moment IntraOpProblem::moment_of(const lower::ProgramPoint& point, const plan::Plan& plan) const {
-  const std::string_view block = plan::block_of(step_->op(point.op).layer);
-  std::size_t how = 0;
-  for (const plan::RecomputedBlock& recomputed : plan.recompute) {
-    if (recomputed.block == block) {
-      how = static_cast<std::size_t>(
-          std::find(kRecomputes.begin(), kRecomputes.end(), recomputed.how) - kRecomputes.begin());
-    }
-  }
-  return structure_->timeline().at(point, static_cast<int>(how));
-}
-
 void IntraOpProblem::forget_tables() {
   tables_ = {};
   resharder_->forget();
+}
+
+namespace {
+
+/// How the op's block is recomputed, as an index into kRecomputes.
+int how_of(const ir::Op& op, const plan::Plan& plan) {
+  const std::string_view block = plan::block_of(op.layer);
+  for (const plan::RecomputedBlock& recomputed : plan.recompute) {
+    if (recomputed.block == block) {
+      return static_cast<int>(std::find(kRecomputes.begin(), kRecomputes.end(), recomputed.how) -
+                              kRecomputes.begin());
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+Moment IntraOpProblem::moment_of(const lower::ProgramPoint& point, const plan::Plan& plan) const {
+  return structure_->timeline().at(point, how_of(step_->op(point.op), plan));
+}
+
+std::vector<Moment> IntraOpProblem::alike_moments(const lower::ProgramPoint& point,
+                                                  const plan::Plan& plan) const {
+  const int how = how_of(step_->op(point.op), plan);
+  std::vector<Moment> moments;
+  for (const OpId op : structure_->alike(point.op)) {
+    lower::ProgramPoint other = point;
+    other.op = op;
+    if (!point.again || structure_->timeline().again(op, how) >= 0) {
+      moments.push_back(structure_->timeline().at(other, how));
+    }
+  }
+  return moments;
 }
 
 plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recompute) const {

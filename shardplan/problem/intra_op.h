@@ -9,13 +9,16 @@
 #include "shardplan/cost/cost_model.h"
 #include "shardplan/ir/graph.h"
 #include "shardplan/plan/plan.h"
-#include "shardplan/problem/class_network.h"
 #include "shardplan/problem/strategy_graph.h"
 #include "shardplan/problem/timeline.h"
 #include "shardplan/sharding/strategy.h"
+#include "shardplan/solvers/class_network.h"
 #include "shardplan/support/result.h"
 
 namespace shardplan::problem {
+
+using solvers::ChoiceClasses;
+using solvers::ClassNetwork;
 
 /// A value that crosses the boundary of a node: operand `slot` of member `op` (reads) or result
 /// `slot` (writes).
@@ -102,6 +105,9 @@ class IntraOpProblem {
   /// The moment of a program point in the order of every program of this step; how the point's
   /// block is recomputed is the plan's.
   [[nodiscard]] Moment moment_of(const lower::ProgramPoint& point, const plan::Plan& plan) const;
+  /// The moments at which the same happens in all blocks, this one among them.
+  [[nodiscard]] std::vector<Moment> alike_moments(const lower::ProgramPoint& point,
+                                                  const plan::Plan& plan) const;
 
   /// The problem as numbers: a variable for each node and, with `recompute`, one for each block
   /// after them (an index into kRecomputes). One memory row for each moment: what is live then.
@@ -130,6 +136,8 @@ class IntraOpProblem {
   /// The problem in which nodes have only the choices that some of the assignments (also those of
   /// class_network(moments, ...)) give to a node of their type. Indices of choices are its own.
   [[nodiscard]] IntraOpProblem restricted(const std::vector<std::vector<int>>& assignments) const;
+  /// Sum over the nodes of the least time of their kernels: no plan computes faster.
+  [[nodiscard]] Seconds least_kernel_seconds() const;
   /// Entries of the largest table over the choices of two nodes.
   [[nodiscard]] std::size_t largest_edge() const;
 

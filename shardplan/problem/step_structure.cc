@@ -29,6 +29,7 @@ class StepBuilder {
       out_.family_.push_back(families.assign(node));
     }
     out_.families_ = families.take();
+    find_parts();
   }
 
  private:
@@ -204,6 +205,29 @@ class StepBuilder {
       out_.edges_.push_back(IntraOpEdge{from, to, write, {}});
     }
     out_.edges_[it->second].reads.push_back(static_cast<int>(node(to).reads.size()) - 1);
+  }
+
+  /// Ops with the same name and phase at the same place below their blocks, counted in each block.
+  void find_parts() {
+    std::unordered_map<std::string, int> number;
+    std::unordered_map<std::string, int> seen;
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      const std::string_view block = plan::block_of(op.layer);
+      const std::string place = std::string(op.layer.substr(block.size())) + '|' + op.name +
+                                static_cast<char>('0' + static_cast<int>(op.phase));
+      const int ordinal = seen[std::string(block) + '#' + place]++;
+      std::string key = place + std::to_string(ordinal);
+      if (block.empty()) {
+        key += '#';
+      }
+      const auto [it, fresh] = number.emplace(std::move(key), static_cast<int>(number.size()));
+      if (fresh) {
+        out_.parts_.emplace_back();
+      }
+      out_.part_.push_back(it->second);
+      out_.parts_[static_cast<std::size_t>(it->second)].push_back(OpId(i));
+    }
   }
 
   const ir::Graph& step_;

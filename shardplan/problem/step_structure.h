@@ -29,6 +29,10 @@ class StepStructure {
   [[nodiscard]] int family(std::size_t node) const { return family_[node]; }
   /// See axis_meanings().
   [[nodiscard]] const std::vector<std::vector<AxisMeaning>>& meanings() const { return meanings_; }
+  /// The ops that play the part of `op` in their blocks, itself among them.
+  [[nodiscard]] const std::vector<ir::OpId>& alike(ir::OpId op) const {
+    return parts_[static_cast<std::size_t>(part_[op.index()])];
+  }
   /// ir::structural_hash of the step.
   [[nodiscard]] const std::string& graph_hash() const { return graph_hash_; }
 
@@ -43,6 +47,8 @@ class StepStructure {
   std::vector<int> family_;
   std::vector<std::vector<AxisMeaning>> meanings_;
   std::string graph_hash_;
+  std::vector<int> part_;                     ///< by op
+  std::vector<std::vector<ir::OpId>> parts_;  ///< ops of each part
 };
 
 }  // namespace shardplan::problem

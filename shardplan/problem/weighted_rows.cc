@@ -273,6 +273,20 @@ IntraOpProblem IntraOpProblem::restricted(const std::vector<std::vector<int>>& a
   return problem;
 }
 
+Seconds IntraOpProblem::least_kernel_seconds() const {
+  std::unordered_map<const NodeType*, Seconds> known;
+  Seconds total = 0;
+  for (const IntraOpNode& node : nodes_) {
+    const auto [it, fresh] =
+        known.emplace(node.type.get(), std::numeric_limits<Seconds>::infinity());
+    for (std::size_t c = 0; fresh && c < node.type->choices.size(); ++c) {
+      it->second = std::min(it->second, node.type->choices[c].kernel_seconds);
+    }
+    total += it->second;
+  }
+  return total;
+}
+
 std::size_t IntraOpProblem::largest_edge() const {
   std::size_t largest = 0;
   for (const IntraOpEdge& edge : edges_) {

@@ -14,8 +14,8 @@ namespace shardplan::solvers {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kFirstWindow = 2e-5;        // relative to the bound
-constexpr double kMostWork = 5e9;            // of a search without a time limit, about nanoseconds
+constexpr double kFirstWindow = 2e-5;  // relative to the bound
+constexpr double kWorkOfSecond = 1e9;
 constexpr std::size_t kMostPoints = 64'000;  // of one entry; a limit of the last resort
 
 }  // namespace
@@ -34,7 +34,7 @@ Search::Search(const ConstrainedProblem& problem,
       lower_bound_(-kInfinity),
       dual_bound_(-kInfinity),
       decided_at_(std::numeric_limits<double>::quiet_NaN()),
-      work_left_(options.time_limit > 0 ? kInfinity : kMostWork),
+      work_left_(options.time_limit > 0 ? kInfinity : kWorkOfSecond * options.effort),
       multiplier_(compiled.rows, 0.0) {}
 
 double Search::best_objective() const {
@@ -198,6 +198,7 @@ bool Search::window(double cut, double tolerance) {
   request.max_work = work_left_;
   const bool complete = pareto.run(request);
   work_left_ -= pareto.work();
+  work_ += pareto.work();
   if (!complete) {
     gave_up_ = true;
     limit_ = budget_.limit() == SolveLimit::kNone && work_left_ > 0 ? SolveLimit::kMemory
@@ -236,6 +237,7 @@ bool Search::activate_violated() {
 Solution Search::solution() const {
   Solution solution;
   solution.limit = limit_;
+  solution.effort = work_ / kWorkOfSecond;
   solution.lower_bound = lower_bound_;
   solution.multiplier = multiplier_;
   const std::optional<Incumbent::Point>& point =

@@ -89,6 +89,7 @@ class Search {
   double dual_bound_;
   double decided_at_;
   double work_left_;
+  double work_ = 0;
   bool gave_up_ = false;  ///< out of work
   bool patient_ = false;  ///< goes on without a known assignment
   bool infeasible_ = false;

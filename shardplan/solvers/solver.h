@@ -27,6 +27,9 @@ struct SolveOptions {
   /// Assignments of this objective or more are not wanted: the search may end as soon as it has
   /// proven, within the gap, that there is no other.
   double cutoff = std::numeric_limits<double>::infinity();
+  /// Seconds of work, as counted (not measured, so that the answer is the same on every machine),
+  /// after which an exact search without a time limit gives up on the rest of a gap.
+  double effort = 5;
   double time_limit = 0;          ///< seconds; 0 = none
   std::int64_t memory_limit = 0;  ///< bytes of tables; 0 = 4 GiB
   std::uint64_t seed = 0;         ///< of random choices
@@ -43,6 +46,7 @@ struct Solution {
   double lower_bound = 0;       ///< no feasible assignment costs less; -infinity: nothing is proven
   std::vector<int> choice{};    ///< best feasible; when none is known, of least violation
   std::vector<double> usage{};  ///< of each row by `choice`
+  double effort = 0;            ///< of an exact search: seconds of work, as counted
   std::vector<double> multiplier{};  ///< of each row at the best bound; 0 = the row does not bind
 };
 

@@ -14,8 +14,6 @@
 #include <cmath>
 #include <limits>
 
-#include "shardplan/problem/class_elimination.h"
-
 namespace shardplan::planners {
 namespace {
 
@@ -23,8 +21,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostRounds = 40;
 /// Relative gap at which the search within a limit ends.
 constexpr double kGap = 8e-4;
-/// The same for the least memory.
-constexpr double kLeastGap = 1e-3;
+/// Seconds of counted work on one restricted problem; what is tried though all is spent.
+constexpr Seconds kApproachEffort = 0.3;
+constexpr Seconds kLeastEffort = 0.02;
+/// The gap for the least memory.
+constexpr double kLeastGap = 2.5e-3;
 
 std::vector<plan::BindingRow> binding(const problem::StrategyGraph& graph,
                                       const solvers::Solution& solution) {
@@ -61,7 +62,7 @@ Result<MapMesh> MapMesh::make(const PlanRequest& request,
   const cost::CostModel cost(request.cluster, mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(problem::IntraOpProblem problem,
                              problem::IntraOpProblem::build(structure, cost));
-  return MapMesh(request, std::move(problem));
+  return MapMesh(request, std::move(problem), mesh.axes.size());
 }
 
 Result<Candidate> MapMesh::candidate(const problem::IntraOpProblem& problem,
@@ -70,14 +71,28 @@ Result<Candidate> MapMesh::candidate(const problem::IntraOpProblem& problem,
   return evaluate(problem.to_plan(choice, recompute), request_.step);
 }
 
+/// Joins that would take long are bounded instead: on four axes those of minutes, at prices of
+/// memory, where there are many evaluations, those of tenths of a second.
+solvers::ClassSolution MapMesh::minimised(const solvers::ClassNetwork& network, bool often) const {
+  solvers::ClassOptions options;
+  if (often) {
+    options.split_work = 1e8;
+  } else if (axes_ > 3) {
+    options.split_work = 3e8;
+  }
+  return solvers::minimise(network, options);
+}
+
 Status MapMesh::solve_free(std::vector<Candidate>& candidates) {
-  const problem::ClassSolution solution = problem::minimise(problem_.class_network(false));
+  const solvers::ClassSolution solution = minimised(problem_.class_network(false), false);
   if (!solution.solved) {
     return unsupported("map: the model's graph is too entangled for exact elimination");
   }
   free_bound_ = solution.lower_bound;
-  // On one stream the simulated time is the additive one.
-  least_step_ = request_.cluster.local ? free_bound_ : free_bound_ / 2;
+  // On one stream the simulated time is the additive one; on two it is at least the half, and at
+  // least that of the kernels.
+  least_step_ = request_.cluster.local ? free_bound_
+                                       : std::max(free_bound_ / 2, problem_.least_kernel_seconds());
   columns_.push_back(solution.choice);
   SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
   free_bytes_ = made.simulation.peak_bytes;
@@ -87,33 +102,53 @@ Status MapMesh::solve_free(std::vector<Candidate>& candidates) {
     }
   }
   candidates.push_back(std::move(made));
-  return request_.cluster.local ? Status{} : add_overlapping(candidates);
-}
-
-/// Optima in which changes of layout count only in part, as if the rest hid behind compute: more
-/// candidates for the simulator, which knows what does. Each also bounds every simulated time: that
-/// is at least the kernels' C and at least the collectives' K, hence at least (C + e K) / (1 + e).
-Status MapMesh::add_overlapping(std::vector<Candidate>& candidates) {
-  for (const double exposed : {0.5, 0.2, 0.0}) {
-    const problem::ClassSolution solution =
-        problem::minimise(problem_.class_network(false, exposed));
-    if (!solution.solved) {
-      continue;
-    }
-    least_step_ = std::max(least_step_, solution.lower_bound / (1 + exposed));
-    if (exposed > 0) {
-      SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
-      candidates.push_back(std::move(made));
-    }
-  }
+  forget_tables();
   return {};
 }
 
+/// Those of all meshes of four axes would not fit together.
+void MapMesh::forget_tables() {
+  if (axes_ > 3) {
+    problem_.forget_tables();
+  }
+}
+
+/// The optimum in which changes of layout count only in part, as if the rest hid behind compute:
+/// one more candidate for the simulator, which knows what does. It also bounds every simulated
+/// time: that is at least the kernels' C and at least the collectives' K, hence at least (C + e K)
+/// / (1 + e).
+Status MapMesh::solve_overlapping(Seconds worth, std::vector<Candidate>& candidates) {
+  constexpr double kExposed = 0.25;
+  if (request_.cluster.local || overlapped_ || least_step_ >= worth) {
+    return {};
+  }
+  overlapped_ = true;
+  const solvers::ClassSolution solution = minimised(problem_.class_network(false, kExposed), false);
+  if (solution.solved) {
+    least_step_ = std::max(least_step_, solution.lower_bound / (1 + kExposed));
+    SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
+    candidates.push_back(std::move(made));
+  }
+  forget_tables();
+  return {};
+}
+
+/// Adds the moments at which a plan takes more than `limit`; false when all are known. What binds
+/// in a second block will bind in every block, one after the other: then all are added at once.
 bool MapMesh::add_moments(const Candidate& made, double limit, MemoryRows& rows) const {
   bool added = false;
   for (const sim::Peak& peak : made.simulation.phase_peaks) {
-    if (static_cast<double>(peak.bytes) > limit) {
-      added = rows.add(problem_.moment_of(peak.at, made.plan)) || added;
+    if (static_cast<double>(peak.bytes) <= limit ||
+        !rows.add(problem_.moment_of(peak.at, made.plan))) {
+      continue;
+    }
+    added = true;
+    const std::vector<problem::Moment> alike = problem_.alike_moments(peak.at, made.plan);
+    const auto known = std::count_if(alike.begin(), alike.end(), [&](problem::Moment at) {
+      return std::find(rows.moments.begin(), rows.moments.end(), at) != rows.moments.end();
+    });
+    for (std::size_t k = 0; known > 1 && k < alike.size(); ++k) {
+      rows.add(alike[k]);
     }
   }
   return added;
@@ -140,6 +175,7 @@ Result<Seconds> MapMesh::approach(Bytes limit,
     }
   }
   SHARDPLAN_ASSIGN_OR_RETURN(known->second, solve_columns(limit, worth, budget, rows, candidates));
+  forget_tables();
   if (budget.exhausted()) {
     const Seconds bound = known->second.additive;
     bounds_.erase(known);
@@ -150,16 +186,18 @@ Result<Seconds> MapMesh::approach(Bytes limit,
 
 Result<MapMesh::Bound> MapMesh::close(Bytes limit,
                                       Seconds worth,
+                                      Seconds& effort,
                                       const Budget& budget,
                                       MemoryRows& rows,
                                       std::vector<Candidate>& candidates) {
   Bound bound = bounds_.contains(limit) ? bounds_.at(limit) : Bound{free_bound_, {}};
   if (free_bytes_ <= limit || bound.additive >= worth * (1 - kGap) || !is_small() ||
-      closed_.contains(limit)) {
+      effort <= kLeastEffort || closed_.contains(limit)) {
     return bound;
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(const Outcome outcome,
-                             solve_rows(problem_, solver_, limit, worth, budget, rows, candidates));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const Outcome outcome,
+      solve_rows(problem_, solver_, limit, worth, effort, budget, rows, candidates));
   if (outcome.bound.additive > bound.additive) {
     bound.additive = outcome.bound.additive;
   }
@@ -177,6 +215,7 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
                                              solvers::ExactSolver& solver,
                                              Bytes limit,
                                              Seconds worth,
+                                             Seconds& effort,
                                              const Budget& budget,
                                              MemoryRows& rows,
                                              std::vector<Candidate>& candidates) const {
@@ -191,10 +230,12 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
     solvers::SolveOptions options;
     options.gap = kGap;
     options.cutoff = worth;
+    options.effort = effort;
     options.hint = rows.multiplier;
     options.time_limit = budget.remaining();
     options.control = budget.control();
     const solvers::Solution solution = solver.solve(graph.problem, options);
+    effort = std::max(effort - solution.effort, kLeastEffort);
     if (solution.status == solvers::SolveStatus::kInfeasible) {
       outcome.infeasible = true;
       outcome.bound.additive = kInfinity;
@@ -228,8 +269,8 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
 /// The bound at the multipliers over all choices; adds the assignment that attains it. Weight 0: on
 /// the weighted sum of the rows instead of the time.
 Seconds MapMesh::lagrangian(const MemoryRows& rows, double limit, double weight) {
-  const problem::ClassSolution solution =
-      problem::minimise(problem_.class_network(rows.moments, rows.multiplier, weight));
+  const solvers::ClassSolution solution =
+      minimised(problem_.class_network(rows.moments, rows.multiplier, weight), true);
   if (!solution.solved) {
     return 0;
   }
@@ -264,9 +305,10 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
     }
     const problem::IntraOpProblem restricted = problem_.restricted(columns_);
     solvers::ExactSolver solver;
+    Seconds effort = kApproachEffort;
     SHARDPLAN_ASSIGN_OR_RETURN(
         const Outcome outcome,
-        solve_rows(restricted, solver, limit, worth, budget, rows, candidates));
+        solve_rows(restricted, solver, limit, worth, effort, budget, rows, candidates));
     if (outcome.infeasible) {
       Least least;
       least.peak = kInfinity;

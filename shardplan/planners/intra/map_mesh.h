@@ -9,6 +9,7 @@
 #include "shardplan/planners/evaluate.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/problem/step_structure.h"
+#include "shardplan/solvers/class_elimination.h"
 #include "shardplan/solvers/exact.h"
 
 namespace shardplan::planners {
@@ -38,8 +39,11 @@ class MapMesh {
     std::vector<plan::BindingRow> rows{};
   };
 
-  /// The optimum without a limit and plans that hide more of their communication, once.
+  /// The optimum without a limit.
   Status solve_free(std::vector<Candidate>& candidates);
+  /// A plan that hides more of its communication, once, unless no plan of this mesh can have a
+  /// smaller simulated time than `worth`.
+  Status solve_overlapping(Seconds worth, std::vector<Candidate>& candidates);
   /// No plan on this mesh has a smaller additive time, whatever the limit.
   [[nodiscard]] Seconds free_bound() const { return free_bound_; }
   /// No plan on this mesh has a smaller simulated time, whatever the limit.
@@ -53,9 +57,11 @@ class MapMesh {
                                          MemoryRows& rows,
                                          std::vector<Candidate>& candidates);
   /// Proves the optimum within the limit, or that it is not below `worth`, where the mesh is small
-  /// enough. Precondition: approach().
+  /// enough and `effort` (counted seconds, see solvers::SolveOptions; reduced by what was spent)
+  /// lasts. Precondition: approach().
   [[nodiscard]] Result<Bound> close(Bytes limit,
                                     Seconds worth,
+                                    Seconds& effort,
                                     const Budget& budget,
                                     MemoryRows& rows,
                                     std::vector<Candidate>& candidates);
@@ -68,8 +74,8 @@ class MapMesh {
                                            std::vector<Candidate>& candidates);
 
  private:
-  MapMesh(const PlanRequest& request, problem::IntraOpProblem problem)
-      : request_(request), problem_(std::move(problem)) {}
+  MapMesh(const PlanRequest& request, problem::IntraOpProblem problem, std::size_t axes)
+      : request_(request), problem_(std::move(problem)), axes_(axes) {}
 
   /// What came of solving one problem, whole or restricted.
   struct Outcome {
@@ -98,11 +104,13 @@ class MapMesh {
   [[nodiscard]] Result<Candidate> candidate(const problem::IntraOpProblem& problem,
                                             const std::vector<int>& choice,
                                             bool recompute) const;
-  Status add_overlapping(std::vector<Candidate>& candidates);
+  [[nodiscard]] solvers::ClassSolution minimised(const solvers::ClassNetwork& network,
+                                                 bool often) const;
   [[nodiscard]] Result<Outcome> solve_rows(const problem::IntraOpProblem& problem,
                                            solvers::ExactSolver& solver,
                                            Bytes limit,
                                            Seconds worth,
+                                           Seconds& effort,
                                            const Budget& budget,
                                            MemoryRows& rows,
                                            std::vector<Candidate>& candidates) const;
@@ -112,13 +120,16 @@ class MapMesh {
                                             MemoryRows& rows,
                                             std::vector<Candidate>& candidates);
   [[nodiscard]] bool is_small() const;
+  void forget_tables();
   [[nodiscard]] Seconds lagrangian(const MemoryRows& rows, double limit, double weight);
   [[nodiscard]] double least_bound(const MemoryRows& rows, const solvers::Solution& solution);
   bool add_moments(const Candidate& candidate, double limit, MemoryRows& rows) const;
 
   const PlanRequest& request_;
   problem::IntraOpProblem problem_;
+  std::size_t axes_;
   solvers::ExactSolver solver_;
+  bool overlapped_ = false;
   Seconds free_bound_ = 0;
   Bytes free_bytes_ = 0;
   Seconds least_step_ = 0;

@@ -3,9 +3,9 @@
 #include <limits>
 #include <vector>
 
-#include "shardplan/problem/class_network.h"
+#include "shardplan/solvers/class_network.h"
 
-namespace shardplan::problem {
+namespace shardplan::solvers {
 
 struct ClassOptions {
   double max_work = 3e10;  ///< sums of the largest join that is made
@@ -29,4 +29,4 @@ struct ClassSolution {
 /// it). Deterministic.
 [[nodiscard]] ClassSolution minimise(const ClassNetwork& network, const ClassOptions& options = {});
 
-}  // namespace shardplan::problem
+}  // namespace shardplan::solvers

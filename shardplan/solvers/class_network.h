@@ -7,7 +7,7 @@
 
 #include "shardplan/solvers/cost_network.h"
 
-namespace shardplan::problem {
+namespace shardplan::solvers {
 
 /// How a factor sees the choices of a variable: choices of one class are the same to it.
 struct ChoiceClasses {
@@ -15,16 +15,16 @@ struct ChoiceClasses {
   std::size_t count = 0;
 };
 
-/// A solvers::CostNetwork whose tables are over classes of choices: an edge between ops sees
+/// A CostNetwork whose tables are over classes of choices: an edge between ops sees
 /// layouts, of which there are far fewer than choices. Equal tables and classes are shared by
 /// pointer.
 struct ClassNetwork {
   struct Factor {
     std::vector<int> scope{};  ///< distinct variables, in the order of the table's dimensions
     std::vector<std::shared_ptr<const ChoiceClasses>> classes{};  ///< one a scope variable
-    solvers::CostTable cost{};                                    ///< row-major over classes
+    CostTable cost{};                                             ///< row-major over classes
   };
-  std::vector<solvers::CostTable> unary{};  ///< one a variable; its size is the number of choices
+  std::vector<CostTable> unary{};  ///< one a variable; its size is the number of choices
   std::vector<Factor> factors{};
 };
 
@@ -40,6 +40,6 @@ struct ClassNetwork {
 [[nodiscard]] std::vector<double> expand(const ClassNetwork::Factor& factor);
 
 /// The same costs over choices. Memory grows with the products of choices.
-[[nodiscard]] solvers::CostNetwork expand(const ClassNetwork& network);
+[[nodiscard]] CostNetwork expand(const ClassNetwork& network);
 
-}  // namespace shardplan::problem
+}  // namespace shardplan::solvers

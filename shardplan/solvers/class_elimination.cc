@@ -4,7 +4,7 @@
 // A join depends only on the tables and classes that meet, so it is remembered by their numbers:
 // the equal layers of a network cost one join and a few look-ups each. Nothing is stored to walk
 // back: the best choice is found again once the neighbours are known.
-#include "shardplan/problem/class_elimination.h"
+#include "shardplan/solvers/class_elimination.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -18,9 +18,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "shardplan/problem/min_plus.h"
+#include "shardplan/solvers/min_plus.h"
 
-namespace shardplan::problem {
+namespace shardplan::solvers {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -46,7 +46,7 @@ using Memo = std::unordered_map<Key, Value, KeyHash>;
 
 struct Table {
   std::uint64_t id = 0;
-  solvers::CostTable values;
+  CostTable values;
 };
 using TableRef = std::shared_ptr<const Table>;
 
@@ -173,13 +173,13 @@ class ClassEliminationRun {
 
   // ---- Numbers of tables and classes ----
 
-  TableRef number(solvers::CostTable values) {
+  TableRef number(CostTable values) {
     return std::make_shared<const Table>(Table{next_id_++, std::move(values)});
   }
   TableRef number(std::vector<double> values) {
     return number(std::make_shared<const std::vector<double>>(std::move(values)));
   }
-  TableRef table_of(const solvers::CostTable& cost) {
+  TableRef table_of(const CostTable& cost) {
     TableRef& known = table_by_pointer_[cost.get()];
     if (!known) {
       known = number(cost);
@@ -451,7 +451,7 @@ class ClassEliminationRun {
       return false;
     }
     const int copy = static_cast<int>(unary_.size());
-    const solvers::CostTable half = half_of(unary_[index]);
+    const CostTable half = half_of(unary_[index]);
     unary_[index] = half;
     unary_.push_back(half);
     original_.push_back(original_[index]);
@@ -469,8 +469,8 @@ class ClassEliminationRun {
     return true;
   }
 
-  solvers::CostTable half_of(const solvers::CostTable& table) {
-    solvers::CostTable& known = halves_[table.get()];
+  CostTable half_of(const CostTable& table) {
+    CostTable& known = halves_[table.get()];
     if (!known) {
       std::vector<double> values = *table;
       for (double& value : values) {
@@ -907,7 +907,7 @@ class ClassEliminationRun {
     const Columns columns = columns_of(*right, rows, shared.size());
     joined.scope.insert(joined.scope.end(), columns.scope.begin(), columns.scope.end());
     joined.classes.insert(joined.classes.end(), columns.classes.begin(), columns.classes.end());
-    joined.table = number(shared.empty() ? min_plus(left, *right->table->values, depth)
+    joined.table = number(shared.empty() ? min_plus_product(left, *right->table->values, depth)
                                          : products(left, *right, columns, depth));
   }
 
@@ -929,7 +929,7 @@ class ClassEliminationRun {
         const auto begin = right.table->values->begin() + static_cast<std::ptrdiff_t>(row * depth);
         table.insert(table.end(), begin, begin + static_cast<std::ptrdiff_t>(depth));
       }
-      const std::vector<double> product = min_plus(rows, table, depth);
+      const std::vector<double> product = min_plus_product(rows, table, depth);
       out.insert(out.end(), product.begin(), product.end());
     }
     return out;
@@ -1064,11 +1064,11 @@ class ClassEliminationRun {
   }
 
   ClassOptions options_;
-  std::vector<solvers::CostTable> unary_;
+  std::vector<CostTable> unary_;
   std::size_t originals_;      ///< variables of the network; what follows are copies of them
   std::vector<int> original_;  ///< by variable
-  std::unordered_map<const void*, solvers::CostTable> halves_;
-  std::vector<solvers::CostTable> kept_;  ///< so that their addresses stay theirs
+  std::unordered_map<const void*, CostTable> halves_;
+  std::vector<CostTable> kept_;  ///< so that their addresses stay theirs
   double total_ = 0;
   std::uint64_t next_id_ = 1;
   std::vector<Factor> factors_;
@@ -1177,7 +1177,7 @@ class Rounding {
     }
     std::vector<std::vector<int>> keep;
     keep.reserve(choice.size());
-    for (const solvers::CostTable& unary : network_.unary) {
+    for (const CostTable& unary : network_.unary) {
       const std::set<int>& known = alike[unary.get()];
       keep.emplace_back(known.begin(), known.end());
     }
@@ -1205,4 +1205,4 @@ ClassSolution minimise(const ClassNetwork& network, const ClassOptions& options)
   return solution;
 }
 
-}  // namespace shardplan::problem
+}  // namespace shardplan::solvers

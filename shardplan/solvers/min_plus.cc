@@ -4,7 +4,7 @@
 // be reached from few others, which leaves a tenth of the places on a mesh of four axes. Compiled
 // for several vector widths; the program picks at run time. (With -O3 gcc 12 unrolls the tile into
 // something six times slower: leave it at -O2.)
-#include "shardplan/problem/min_plus.h"
+#include "shardplan/solvers/min_plus.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,7 +19,7 @@
 #define SHARDPLAN_VECTOR_CLONES
 #endif
 
-namespace shardplan::problem {
+namespace shardplan::solvers {
 namespace {
 
 constexpr std::size_t kTileRows = 4;
@@ -213,9 +213,9 @@ double least_sum(const double* a, const double* b, std::size_t count) {
   return lowest;
 }
 
-std::vector<double> min_plus(const std::vector<double>& left,
-                             const std::vector<double>& right,
-                             std::size_t depth) {
+std::vector<double> min_plus_product(const std::vector<double>& left,
+                                     const std::vector<double>& right,
+                                     std::size_t depth) {
   const SortedRows rows(left, depth);
   const SortedRows columns(right, depth);
   const std::vector<Packed> tiles = pack(left, rows, kTileRows, depth);
@@ -256,4 +256,4 @@ std::vector<double> min_plus(const std::vector<double>& left,
   return out;
 }
 
-}  // namespace shardplan::problem
+}  // namespace shardplan::solvers

@@ -1,4 +1,4 @@
-#include "shardplan/problem/class_elimination.h"
+#include "shardplan/solvers/class_elimination.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <limits>
 #include <random>
 
-#include "shardplan/problem/min_plus.h"
 #include "shardplan/solvers/elimination.h"
+#include "shardplan/solvers/min_plus.h"
 
-namespace shardplan::problem {
+namespace shardplan::solvers {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -179,7 +179,7 @@ TEST(MinPlus, IsTheProductOfItsDefinition) {
       };
       const std::vector<double> left = make(rows * depth);
       const std::vector<double> right = make(columns * depth);
-      const std::vector<double> out = min_plus(left, right, depth);
+      const std::vector<double> out = min_plus_product(left, right, depth);
       ASSERT_EQ(out.size(), rows * columns);
       for (std::size_t r = 0; r < rows; ++r) {
         for (std::size_t c = 0; c < columns; ++c) {
@@ -195,4 +195,4 @@ TEST(MinPlus, IsTheProductOfItsDefinition) {
 }
 
 }  // namespace
-}  // namespace shardplan::problem
+}  // namespace shardplan::solvers

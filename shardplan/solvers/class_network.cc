@@ -1,9 +1,9 @@
-#include "shardplan/problem/class_network.h"
+#include "shardplan/solvers/class_network.h"
 
 #include <map>
 #include <utility>
 
-namespace shardplan::problem {
+namespace shardplan::solvers {
 
 using Factor = ClassNetwork::Factor;
 
@@ -56,9 +56,9 @@ std::vector<double> keep_entries(const Factor& factor,
 
 ClassNetwork restricted(const ClassNetwork& network, const std::vector<std::vector<int>>& keep) {
   ClassNetwork out;
-  std::map<const void*, solvers::CostTable> unary;
+  std::map<const void*, CostTable> unary;
   for (std::size_t v = 0; v < network.unary.size(); ++v) {
-    solvers::CostTable& known = unary[network.unary[v].get()];
+    CostTable& known = unary[network.unary[v].get()];
     if (!known) {
       std::vector<double> values;
       for (const int choice : keep[v]) {
@@ -69,7 +69,7 @@ ClassNetwork restricted(const ClassNetwork& network, const std::vector<std::vect
     out.unary.push_back(known);
   }
   std::map<std::pair<const void*, const void*>, KeptClasses> classes;  // by classes and unary table
-  std::map<std::vector<const void*>, solvers::CostTable> tables;
+  std::map<std::vector<const void*>, CostTable> tables;
   for (const Factor& factor : network.factors) {
     Factor kept;
     kept.scope = factor.scope;
@@ -85,7 +85,7 @@ ClassNetwork restricted(const ClassNetwork& network, const std::vector<std::vect
       of_scope.push_back(&known);
       key.push_back(known.classes.get());
     }
-    solvers::CostTable& table = tables[key];
+    CostTable& table = tables[key];
     if (!table) {
       table = std::make_shared<const std::vector<double>>(keep_entries(factor, of_scope));
     }
@@ -132,17 +132,17 @@ double evaluate(const ClassNetwork& network, const std::vector<int>& choice) {
   return sum;
 }
 
-solvers::CostNetwork expand(const ClassNetwork& network) {
-  solvers::CostNetwork out;
+CostNetwork expand(const ClassNetwork& network) {
+  CostNetwork out;
   out.unary = network.unary;
-  std::map<std::pair<const void*, std::vector<const void*>>, solvers::CostTable> known;
+  std::map<std::pair<const void*, std::vector<const void*>>, CostTable> known;
   for (const Factor& factor : network.factors) {
     std::vector<const void*> classes;
     classes.reserve(factor.classes.size());
     for (const auto& each : factor.classes) {
       classes.push_back(each.get());
     }
-    solvers::CostTable& table = known[{factor.cost.get(), classes}];
+    CostTable& table = known[{factor.cost.get(), classes}];
     if (!table) {
       table = std::make_shared<const std::vector<double>>(expand(factor));
     }
@@ -151,4 +151,4 @@ solvers::CostNetwork expand(const ClassNetwork& network) {
   return out;
 }
 
-}  // namespace shardplan::problem
+}  // namespace shardplan::solvers
