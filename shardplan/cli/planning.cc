@@ -102,9 +102,11 @@ void add_planning_options(CLI::App& app, PlanningOptions& options) {
   app.add_option("--cluster", options.cluster, "a preset (shardplan clusters) or a YAML file");
   add_recipe_options(app, options.recipe);
   app.add_option("--mesh", options.mesh, "only this mesh, such as data=2,tensor=4");
-  app.add_option("--max-mesh-axes", options.max_mesh_axes, "of the meshes that are tried")
-      ->check(CLI::Range(1, static_cast<int>(sharding::kMaxMeshAxes)))
-      ->capture_default_str();
+  app.add_option(
+         "--max-mesh-axes",
+         options.max_mesh_axes,
+         "of the meshes that are tried; default: one more than the cluster has levels of links")
+      ->check(CLI::Range(1, sharding::kMaxMeshAxes));
   app.add_option("--time-limit", options.time_limit, "of the search, in seconds; 0 = none")
       ->check(number_at_least(0))
       ->capture_default_str();

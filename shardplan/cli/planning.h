@@ -21,8 +21,8 @@ struct PlanningOptions {
   std::string model{};
   std::string cluster{};
   RecipeOptions recipe{};
-  std::string mesh{};  ///< "data=2,tensor=4"; empty: the planner's choice
-  int max_mesh_axes = 3;
+  std::string mesh{};     ///< "data=2,tensor=4"; empty: the planner's choice
+  int max_mesh_axes = 0;  ///< 0: the planner's own
   Seconds time_limit = 0;
   std::uint64_t seed = 0;
 };
@@ -35,7 +35,7 @@ struct Planning {
   training::Recipe recipe{};
   cluster::Cluster cluster{};
   std::optional<cluster::DeviceMesh> mesh{};
-  int max_mesh_axes = 3;
+  int max_mesh_axes = 0;  ///< 0: the planner's own
   Seconds time_limit = 0;
   std::uint64_t seed = 0;
 };

@@ -21,7 +21,7 @@ struct PlanRequest {
   Bytes memory_limit = 0;  ///< of each device; 0 = the device's own memory
   /// Only this mesh; otherwise the planner's own choice among cluster::enumerate_meshes.
   std::optional<cluster::DeviceMesh> mesh{};
-  int max_mesh_axes = 3;
+  int max_mesh_axes = 0;   ///< of those; 0: one more than the cluster has levels of links
   Seconds time_limit = 0;  ///< of the search; 0 = none
   std::uint64_t seed = 0;
   Control control{};

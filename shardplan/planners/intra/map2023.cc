@@ -32,6 +32,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Seconds of counted work for closing the gap within one limit.
 constexpr Seconds kProofEffort = 4;
 
+/// Data parallelism over each level of links and one more way of cutting.
+int most_axes(const PlanRequest& request) {
+  return request.max_mesh_axes > 0 ? request.max_mesh_axes
+                                   : static_cast<int>(request.cluster.levels.size()) + 1;
+}
+
 /// The search over all meshes of one request; answers one memory limit after the other.
 class MapSearch {
  public:
@@ -40,7 +46,7 @@ class MapSearch {
         structure_(std::make_shared<const problem::StepStructure>(request.step)),
         experts_(request, structure_),
         meshes_(request.mesh ? std::vector<cluster::DeviceMesh>{*request.mesh}
-                             : cluster::enumerate_meshes(request.cluster, request.max_mesh_axes)) {}
+                             : cluster::enumerate_meshes(request.cluster, most_axes(request))) {}
 
   Result<PlanResult> plan(Bytes limit, const Budget& budget) {
     SHARDPLAN_RETURN_IF_ERROR(solve_free(budget));

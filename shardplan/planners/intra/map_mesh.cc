@@ -255,7 +255,9 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
     candidates.push_back(std::move(made));
     budget.control().report("memory", static_cast<double>(round + 1) / kMostRounds);
     if (peak <= limit || solution.status == solvers::SolveStatus::kUnknown) {
-      outcome.objective = peak <= limit ? additive : kInfinity;
+      if (peak <= limit) {
+        outcome.objective = additive;
+      }
       outcome.bound.rows = binding(graph, solution);
       return outcome;
     }
