@@ -387,6 +387,7 @@ namespace {
 /// Which of some numbers are equal: by position the first position with the same number.
 std::vector<int> equal_numbers(const std::vector<int>& numbers) {
   std::vector<int> out;
+  out.reserve(numbers.size());
   for (const int number : numbers) {
     out.push_back(
         static_cast<int>(std::find(numbers.begin(), numbers.end(), number) - numbers.begin()));

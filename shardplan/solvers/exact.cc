@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shardplan/solvers/local_search.h"
+#include "shardplan/solvers/presolve.h"
 #include "shardplan/solvers/search.h"
 
 namespace shardplan::solvers {
@@ -314,7 +315,17 @@ Solution ExactSolver::solve(const ConstrainedProblem& problem, const SolveOption
     return with_all_rows(problem, rows, solve(limited, with_rows(options, rows)));
   }
   state_->forget_old_tables();
-  return state_->solve_rows(problem, options, SearchBudget(options), nullptr);
+  const SearchBudget budget(options);
+  if (!problem.rows.empty()) {
+    constexpr double kPresolveWork = 2e7;
+    const Presolved presolved = presolve(problem, kPresolveWork);
+    if (presolved.left_out(problem) > 0) {
+      Solution solution = state_->solve_rows(presolved.problem, options, budget, nullptr);
+      solution.choice = presolved.original(solution.choice);
+      return solution;
+    }
+  }
+  return state_->solve_rows(problem, options, budget, nullptr);
 }
 
 Solution ExactSolver::solve_min_max(const ConstrainedProblem& problem,

@@ -15,6 +15,11 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFirstWindow = 2e-5;  // relative to the bound
+/// A gap is relative to the bound; the same relative to the best.
+double part_of_best(double gap) {
+  return gap / (1 + gap);
+}
+
 constexpr double kWorkOfSecond = 1e9;
 constexpr std::size_t kMostPoints = 64'000;  // of one entry; a limit of the last resort
 
@@ -47,7 +52,8 @@ bool Search::closed() const {
     return true;
   }
   const double wanted = std::min(best, options_.cutoff);
-  return wanted < kInfinity && wanted - lower_bound_ <= options_.gap * std::abs(wanted);
+  return wanted < kInfinity &&
+         wanted - lower_bound_ <= part_of_best(options_.gap) * std::abs(wanted);
 }
 
 /// No assignment costs more, forbidden ones aside.
@@ -153,8 +159,9 @@ void Search::close_gap() {
       return;
     }
     const double wanted = std::min(best_objective(), options_.cutoff);
-    const double needed =
-        wanted < kInfinity ? wanted - options_.gap * std::abs(wanted) * (1 - 1e-6) : kInfinity;
+    const double needed = wanted < kInfinity
+                              ? wanted - part_of_best(options_.gap) * std::abs(wanted) * (1 - 1e-6)
+                              : kInfinity;
     double cut = std::min(dual_bound_ + growth_ * unit, needed);
     if (cut > decided_at_) {
       cut = decided_at_ + 1e-9 * unit;  // decides it

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/lower/program.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/sim/sim.h"
+#include "shardplan/solvers/class_elimination.h"
 #include "shardplan/solvers/elimination.h"
 
 namespace shardplan::problem {
@@ -154,6 +156,35 @@ TEST_P(IntraOp, TablesAreTheSameWhenTheyAreMadeAgain) {
   for (std::size_t f = 0; f < first.factors.size(); ++f) {
     ASSERT_EQ(*first.factors[f].cost, *second.factors[f].cost);
   }
+}
+
+/// Equal layers share their tables and are eliminated once. With a table of its own for every node
+/// and edge nothing is shared, and the optimum is the same.
+TEST(Folding, OfEqualLayersChangesNothing) {
+  const ir::Graph step = step_of("gpt:layers=6,hidden=64,heads=4,seq=32,batch=8,vocab=96");
+  const cost::CostModel cost = cost_on({{"a", 2}, {"b", 4}});
+  const auto problem = IntraOpProblem::build(step, cost);
+  ASSERT_TRUE(problem);
+  const ClassNetwork folded = problem->class_network(false);
+  ClassNetwork unfolded = folded;
+  std::set<const void*> shared;
+  for (ClassNetwork::Factor& factor : unfolded.factors) {
+    shared.insert(factor.cost.get());
+    factor.cost = std::make_shared<const std::vector<double>>(*factor.cost);
+    for (auto& classes : factor.classes) {
+      classes = std::make_shared<const ChoiceClasses>(*classes);
+    }
+  }
+  EXPECT_LT(2 * shared.size(), unfolded.factors.size());
+  for (solvers::CostTable& table : unfolded.unary) {
+    table = std::make_shared<const std::vector<double>>(*table);
+  }
+  const solvers::ClassSolution once = solvers::minimise(folded);
+  const solvers::ClassSolution each = solvers::minimise(unfolded);
+  ASSERT_TRUE(once.solved);
+  ASSERT_TRUE(each.solved);
+  EXPECT_NEAR(once.cost, each.cost, 1e-12 * each.cost);
+  EXPECT_NEAR(evaluate(unfolded, once.choice), each.cost, 1e-12 * each.cost);
 }
 
 INSTANTIATE_TEST_SUITE_P(Zoo, IntraOp, testing::ValuesIn(zoo_models()));
