@@ -272,22 +272,30 @@ GraphTables::KnownUse GraphTables::known(ValueUse use) {
   return known;
 }
 
+/// Last read of a node's value by other ops of the node; -1 = there is none.
+Moment GraphTables::own_end(const IntraOpNode& node, const ValueUse& use) const {
+  Moment end = -1;
+  if (!use.made_by_op || !readers_[use.value.index()].own) {
+    return end;
+  }
+  const OpId producer = step_.value(use.value).producer;
+  for (const OpId member : node.members) {
+    const std::vector<ValueId>& inputs = step_.op(member).inputs;
+    for (std::size_t k = 0; member != producer && k < inputs.size(); ++k) {
+      if (inputs[k] == use.value) {
+        const ValueRead own = read_by(member, static_cast<int>(k));
+        end = std::max({end, own.end, own.view_backward[0], own.view_update});
+      }
+    }
+  }
+  return end;
+}
+
 GraphTables::EdgeFacts GraphTables::edge_facts(const IntraOpEdge& edge) const {
   const IntraOpNode& from = node(edge.from);
   const IntraOpNode& to = node(edge.to);
   ValueUse use = use_of(from.writes[static_cast<std::size_t>(edge.write)].value);
-  if (use.made_by_op && readers_[use.value.index()].own) {
-    const ir::OpId producer = step_.value(use.value).producer;
-    for (const OpId member : from.members) {
-      const ir::Op& op = step_.op(member);
-      for (std::size_t k = 0; k < op.inputs.size(); ++k) {
-        if (op.inputs[k] == use.value && member != producer) {
-          const ValueRead own = read_by(member, static_cast<int>(k));
-          use.own_end = std::max({use.own_end, own.end, own.view_backward[0], own.view_update});
-        }
-      }
-    }
-  }
+  use.own_end = own_end(from, use);
   bool reader_matters = false;
   for (const int index : edge.reads) {
     const Port& port = to.reads[static_cast<std::size_t>(index)];

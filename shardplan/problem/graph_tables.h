@@ -78,6 +78,7 @@ class GraphTables {
   [[nodiscard]] ValueUse use_of(ir::ValueId value) const;
   [[nodiscard]] ValueRead read_by(ir::OpId op, int operand) const;
   [[nodiscard]] static KnownUse known(ValueUse use);
+  [[nodiscard]] Moment own_end(const IntraOpNode& node, const ValueUse& use) const;
   [[nodiscard]] EdgeFacts edge_facts(const IntraOpEdge& edge) const;
   [[nodiscard]] NodeFacts node_facts(int node) const;
   [[nodiscard]] InnerValue inner_value(int node, int member, ir::ValueId value) const;
