@@ -30,8 +30,7 @@ Search::Search(const ConstrainedProblem& problem,
                const TableStore& store,
                const SolveOptions& options,
                const SearchBudget& budget)
-    : problem_(problem),
-      compiled_(compiled),
+    : compiled_(compiled),
       store_(store),
       options_(options),
       budget_(budget),
@@ -43,7 +42,11 @@ Search::Search(const ConstrainedProblem& problem,
       multiplier_(compiled.rows, 0.0) {}
 
 double Search::best_objective() const {
-  return incumbent_.best() ? incumbent_.best()->objective : kInfinity;
+  const std::optional<Incumbent::Point>& best = incumbent_.best();
+  if (!best) {
+    return kInfinity;
+  }
+  return best->objective;
 }
 
 bool Search::closed() const {
@@ -58,7 +61,6 @@ bool Search::closed() const {
 
 /// No assignment costs more, forbidden ones aside.
 double Search::most_objective() const {
-  std::vector<double> most_of_table;
   double most = compiled_.constant;
   for (const Compiled::Factor& factor : compiled_.factors) {
     double largest = -kInfinity;

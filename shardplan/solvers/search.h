@@ -79,7 +79,6 @@ class Search {
   bool activate_violated();
   void prepare_bounds();
 
-  const ConstrainedProblem& problem_;
   const Compiled& compiled_;
   const TableStore& store_;
   const SolveOptions& options_;

@@ -1,8 +1,6 @@
-""
-    "Random problems solved by `shardplan solve` with every solver, and by HiGHS.
+"""Random problems solved by `shardplan solve` with every solver, and by HiGHS.
 
-    An exact solver has to find the optimum to 1e-6 and
-    to agree on what is infeasible; every bound has to
+An exact solver has to find the optimum to 1e-6 and to agree on what is infeasible; every bound has to
 be at most the optimum, every answer to be what it says. SHARDPLAN_ORACLE_CASES sets the number of
 problems (200), SHARDPLAN_ORACLE_SEED the first seed (0), SHARDPLAN_ORACLE_SOLVERS which ("exact,milp",
 default all). Failures print the seed and keep the file.

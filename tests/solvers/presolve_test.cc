@@ -31,7 +31,7 @@ TEST(Presolve, KeepsTheOptimumOfRandomProblems) {
     const std::optional<double> before = brute_force(problem);
     const std::optional<double> after = brute_force(presolved.problem);
     ASSERT_EQ(before.has_value(), after.has_value());
-    if (before) {
+    if (before && after) {
       ASSERT_NEAR(*before, *after, 1e-9 * std::abs(*before));
     }
     const std::vector<int> first(problem.objective.unary.size(), 0);

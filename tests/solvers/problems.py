@@ -14,11 +14,7 @@ class Problem:
     def __init__(self):
         self.nodes = []  # costs by strategy
         self.factors = []  # (nodes, flat costs)
-        self.rows = []  # {
-  "limit", "constant", "nodes" : {v : list}, "factors" : {
-  f:
-    list
-  }}
+        self.rows = []  # {"limit", "constant", "nodes": {v: list}, "factors": {f: list}}
 
     def sizes(self, nodes):
         return [len(self.nodes[v]) for v in nodes]
@@ -69,8 +65,7 @@ class Problem:
             width = len(self.nodes[b])
             matrix = [costs[i : i + width] for i in range(0, len(costs), width)]
             document["edges"].append({"from": a, "to": b, "cost": matrix})
-        document["cases"].append({
-  "memory_limit" : self.rows[0]["limit"] if self.rows else None})
+        document["cases"].append({"memory_limit": self.rows[0]["limit"] if self.rows else None})
         return json.dumps(document)
 
     def own(self):
@@ -168,8 +163,7 @@ def add_rows(problem, rng):
     count = rng.choice([0, 1, 1, 2, 3, 5])
     plain = rng.random() < 0.5
     for _ in range(count):
-        row = {
-  "constant" : 0 if plain else rng.randint(0, 20), "nodes" : {}, "factors" : {}}
+        row = {"constant": 0 if plain else rng.randint(0, 20), "nodes": {}, "factors": {}}
         for v, costs in enumerate(problem.nodes):
             if plain or rng.random() < 0.8:
                 row["nodes"][v] = [rng.randint(0, 30) for _ in costs]
@@ -179,6 +173,6 @@ def add_rows(problem, rng):
         tables = [*row["nodes"].values(), *row["factors"].values()]
         least = row["constant"] + sum(map(min, tables))
         most = row["constant"] + sum(map(max, tables))
-#Sometimes below what is possible, sometimes without effect.
+        # Sometimes below what is possible, sometimes without effect.
         row["limit"] = round(least + (most - least) * rng.choice([-0.05, 0.15, 0.3, 0.45, 0.6, 1, 1]))
         problem.rows.append(row)
