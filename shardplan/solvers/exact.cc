@@ -192,6 +192,12 @@ Solution ExactSolver::State::solve_rows(const ConstrainedProblem& problem,
                                         const SearchBudget& budget,
                                         Trial* trial) {
   const Compiled compiled = compile(problem, store, {!problem.rows.empty()});
+  if (!fits(compiled, budget) && !options.fall_back) {
+    Solution nothing;
+    nothing.limit = SolveLimit::kMemory;
+    nothing.lower_bound = -kInfinity;
+    return nothing;
+  }
   if (!fits(compiled, budget)) {
     return solve_widely(problem, options, budget);
   }

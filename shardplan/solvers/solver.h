@@ -32,7 +32,10 @@ struct SolveOptions {
   double effort = 5;
   double time_limit = 0;          ///< seconds; 0 = none
   std::int64_t memory_limit = 0;  ///< bytes of tables; 0 = 4 GiB
-  std::uint64_t seed = 0;         ///< of random choices
+  /// Whether an exact search whose tables would exceed `memory_limit` goes on with a relaxed bound
+  /// and a local search; otherwise it ends with SolveLimit::kMemory and nothing.
+  bool fall_back = true;
+  std::uint64_t seed = 0;  ///< of random choices
   /// Multipliers of an earlier, similar problem, one a row (0 = none): the search starts near them.
   std::vector<double> hint{};
   Control control{};

@@ -24,6 +24,7 @@ double relaxed_cost(const ConstrainedProblem& problem,
 
 std::vector<int> random_choice(const ConstrainedProblem& problem, std::mt19937_64& random) {
   std::vector<int> choice;
+  choice.reserve(problem.objective.unary.size());
   for (const CostTable& table : problem.objective.unary) {
     choice.push_back(static_cast<int>(random() % table->size()));
   }

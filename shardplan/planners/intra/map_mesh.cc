@@ -21,6 +21,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostRounds = 40;
 /// Relative gap at which the search within a limit ends.
 constexpr double kGap = 8e-4;
+/// Part of a plan's time below which its bound counts as far away.
+constexpr double kFar = 0.98;
 /// Seconds of counted work on one restricted problem; what is tried though all is spent.
 constexpr Seconds kApproachEffort = 0.3;
 constexpr Seconds kLeastEffort = 0.02;
@@ -197,7 +199,7 @@ Result<MapMesh::Bound> MapMesh::close(Bytes limit,
   }
   SHARDPLAN_ASSIGN_OR_RETURN(
       const Outcome outcome,
-      solve_rows(problem_, solver_, limit, worth, effort, budget, rows, candidates));
+      solve_rows(problem_, solver_, limit, kInfinity, worth, effort, budget, rows, candidates));
   if (outcome.bound.additive > bound.additive) {
     bound.additive = outcome.bound.additive;
   }
@@ -214,6 +216,7 @@ Result<MapMesh::Bound> MapMesh::close(Bytes limit,
 Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& problem,
                                              solvers::ExactSolver& solver,
                                              Bytes limit,
+                                             Seconds least_bound,
                                              Seconds worth,
                                              Seconds& effort,
                                              const Budget& budget,
@@ -231,6 +234,8 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
     options.gap = kGap;
     options.cutoff = worth;
     options.effort = effort;
+    // Where the tables do not fit, a local search may still help a plan that is far from its bound.
+    options.fall_back = least_bound < kFar * worth;
     options.hint = rows.multiplier;
     options.time_limit = budget.remaining();
     options.control = budget.control();
@@ -310,7 +315,8 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
     Seconds effort = kApproachEffort;
     SHARDPLAN_ASSIGN_OR_RETURN(
         const Outcome outcome,
-        solve_rows(restricted, solver, limit, worth, effort, budget, rows, candidates));
+        solve_rows(
+            restricted, solver, limit, bound.additive, worth, effort, budget, rows, candidates));
     if (outcome.infeasible) {
       Least least;
       least.peak = kInfinity;

@@ -109,6 +109,7 @@ class MapMesh {
   [[nodiscard]] Result<Outcome> solve_rows(const problem::IntraOpProblem& problem,
                                            solvers::ExactSolver& solver,
                                            Bytes limit,
+                                           Seconds least_bound,
                                            Seconds worth,
                                            Seconds& effort,
                                            const Budget& budget,
