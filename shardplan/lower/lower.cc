@@ -16,6 +16,7 @@
 
 #include "shardplan/lower/frees.h"
 #include "shardplan/lower/program.h"
+#include "shardplan/lower/readers.h"
 #include "shardplan/lower/recompute.h"
 #include "shardplan/ops/op.h"
 
@@ -32,12 +33,10 @@ using sharding::ShardingSpec;
 struct Copy {
   ShardingSpec spec;
   LocalId local;
-  int reader = kNobody;  ///< whose ops it serves (reader_of)
+  int reader = kNoReader;  ///< whose ops it serves
   /// Made in the forward pass for an op that does not keep its results: dropped there and made
   /// again when the op or its backward ops need it.
   bool forward_only = false;
-
-  static constexpr int kNobody = -1;
 };
 
 bool lives_across_steps(ValueKind kind) {
@@ -55,6 +54,7 @@ class Lowering {
         options_(options),
         resharder_(plan.mesh, price),
         copies_(step.values().size()),
+        readers_(find_readers(step)),
         maps_(step) {
     program_.mesh = plan.mesh;
     program_.microbatches = step.microbatches;
@@ -65,7 +65,7 @@ class Lowering {
     add_residents();
     find_reruns();
     schedule_writes();
-    find_readers();
+    find_common_layouts();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       const OpId op(i);
       enter_phase(step_.op(op).phase);
@@ -84,15 +84,6 @@ class Lowering {
   }
 
  private:
-  /// Who reads a value besides the ops of its producer's own reader.
-  struct Readers {
-    int first = Copy::kNobody;  ///< the last one seen; the only one unless `several`
-    bool several = false;
-    bool own = false;  ///< backward ops of the producer read it too
-    bool differ = false;
-    std::optional<ShardingSpec> common{};  ///< the layout of all reads unless they `differ`
-  };
-
   LocalId add_local(ValueId global, const ShardingSpec& spec, LocalId view_of) {
     const ir::TensorType& type = step_.type(global);
     program_.values.push_back(
@@ -123,29 +114,27 @@ class Lowering {
     return {};
   }
 
-  /// Finds who reads each value, and in which layout they agree.
-  void find_readers() {
-    readers_.resize(step_.values().size());
-    const auto read = [&](ValueId value, const ShardingSpec& spec, int reader) {
-      Readers& readers = readers_[value.index()];
-      const OpId producer = step_.value(value).producer;
-      if (producer.valid() && reader == reader_of(step_, producer)) {
-        readers.own = true;
-      } else if (readers.first != reader) {
-        readers.several = readers.first != Copy::kNobody;
-        readers.first = reader;
-      }
-      readers.differ = readers.differ || (readers.common && *readers.common != spec);
-      readers.common = spec;
+  /// The layout that all reads of a value agree on; nothing where they differ.
+  void find_common_layouts() {
+    common_.resize(step_.values().size());
+    std::vector<bool> differ(step_.values().size(), false);
+    const auto read = [&](ValueId value, const ShardingSpec& spec) {
+      std::optional<ShardingSpec>& common = common_[value.index()];
+      differ[value.index()] = differ[value.index()] || (common && *common != spec);
+      common = spec;
     };
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       for (std::size_t k = 0; k < step_.ops()[i].inputs.size(); ++k) {
-        read(
-            step_.ops()[i].inputs[k], layouts_[layout_of_[i]].inputs[k], reader_of(step_, OpId(i)));
+        read(step_.ops()[i].inputs[k], layouts_[layout_of_[i]].inputs[k]);
       }
     }
     for (const ir::Write& write : step_.writes) {
-      read(write.value, copies_[write.target.index()].front().spec, kWritesReader);
+      read(write.value, copies_[write.target.index()].front().spec);
+    }
+    for (std::size_t v = 0; v < common_.size(); ++v) {
+      if (differ[v]) {
+        common_[v].reset();
+      }
     }
   }
 
@@ -153,18 +142,17 @@ class Lowering {
   /// makes it no larger (gradients: reduce-scattered while the backward pass goes on).
   Status settle(ValueId value, OpId producer) {
     const Readers& readers = readers_[value.index()];
+    const std::optional<ShardingSpec>& common = common_[value.index()];
     const ShardingSpec made = copies_[value.index()].front().spec;
-    if (!readers.common || readers.differ || readers.several || readers.own ||
-        *readers.common == made) {
+    if (!common || readers.several || readers.own || *common == made) {
       return {};
     }
     const ir::TensorType& type = step_.type(value);
-    if (sharding::local_bytes(*readers.common, type, plan_.mesh) >
+    if (sharding::local_bytes(*common, type, plan_.mesh) >
         sharding::local_bytes(made, type, plan_.mesh)) {
       return {};
     }
-    SHARDPLAN_RETURN_IF_ERROR(
-        change(value, *readers.common, readers.first, producer, Step::kOfResult));
+    SHARDPLAN_RETURN_IF_ERROR(change(value, *common, readers.first, producer, Step::kOfResult));
     return {};
   }
 
@@ -194,18 +182,11 @@ class Lowering {
     });
   }
 
-  /// A write happens once the value exists and nothing reads the old content any more.
   void schedule_writes() {
     writes_after_.resize(step_.ops().size());
-    std::vector<std::size_t> last_use(step_.values().size(), 0);
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      for (const ValueId input : step_.ops()[i].inputs) {
-        last_use[input.index()] = i;
-      }
-    }
-    for (const ir::Write& write : step_.writes) {
-      const std::size_t made = step_.value(write.value).producer.index();
-      writes_after_[std::max(made, last_use[write.target.index()])].push_back(write);
+    const std::vector<OpId> points = write_points(step_);
+    for (std::size_t w = 0; w < points.size(); ++w) {
+      writes_after_[points[w].index()].push_back(step_.writes[w]);
     }
   }
 
@@ -324,10 +305,8 @@ class Lowering {
     }
     for (std::size_t r = 0; r < op.outputs.size(); ++r) {
       LocalId storage;
-      if (def.view) {
-        storage = program_.root(step.inputs[0]);
-      } else if (r < def.in_place.size() && def.in_place[r] >= 0) {
-        storage = program_.root(step.inputs[static_cast<std::size_t>(def.in_place[r])]);
+      if (const int operand = ops::storage_operand(def, r); operand >= 0) {
+        storage = program_.root(step.inputs[static_cast<std::size_t>(operand)]);
       }
       const LocalId local = add_local(op.outputs[r], layouts.results[r], storage);
       step.outputs.push_back(local);
@@ -393,10 +372,11 @@ class Lowering {
   sharding::Resharder resharder_;
   Program program_;
   std::vector<std::vector<Copy>> copies_;
+  std::vector<Readers> readers_;                     ///< by value
+  std::vector<std::optional<ShardingSpec>> common_;  ///< by value, see find_common_layouts
   ops::AxisMaps maps_;
   std::vector<sharding::OpLayouts> layouts_;  ///< of the distinct ops and strategies
   std::vector<std::size_t> layout_of_;        ///< by op: which of them
-  std::vector<Readers> readers_;              ///< by value
   RerunSchedule reruns_;
   Keeps keeps_;
   std::vector<std::vector<ir::Write>> writes_after_;
@@ -425,8 +405,8 @@ class Lowering {
     const ValueId loss = step_.outputs.front();
     phase_ = Phase::kBackward;
     const OpId producer = step_.value(loss).producer;
-    SHARDPLAN_ASSIGN_OR_RETURN(
-        program_.loss, need(loss, ShardingSpec{}, Copy::kNobody, producer, Step::kOfResult));
+    SHARDPLAN_ASSIGN_OR_RETURN(program_.loss,
+                               need(loss, ShardingSpec{}, kNoReader, producer, Step::kOfResult));
     return {};
   }
 
@@ -449,14 +429,6 @@ class Lowering {
 };
 
 }  // namespace
-
-int reader_of(const ir::Graph& step, OpId op) {
-  const ir::Op& own = step.op(op);
-  if (own.phase == Phase::kUpdate) {
-    return kUpdateReader;
-  }
-  return own.source.valid() ? own.source.value : op.value;
-}
 
 Bytes memory_traffic(const ops::AxisMap& map,
                      std::span<const ir::TensorType> inputs,

@@ -90,13 +90,6 @@ struct Program {
   }
 };
 
-/// Who shares a changed copy of a value: an op of the forward pass and its backward ops are one
-/// reader (the forward op's number), all ops of the update are one, other ops each their own; what
-/// is written back has a reader of its own.
-inline constexpr int kWritesReader = -2;
-inline constexpr int kUpdateReader = -3;
-[[nodiscard]] int reader_of(const ir::Graph& step, ir::OpId op);
-
 /// A moment of a program: while an op runs, or while an operand or a result of it changes layout
 /// (kWrite: to be written back; `op` is then the one after which that happens).
 struct ProgramPoint {
@@ -114,11 +107,11 @@ struct LowerOptions {
 
 /// SPMD partitioning: local shapes, the cheapest changes of layout where a value is needed in
 /// another layout than it has (prices by `price`), recomputation of the plan's blocks
-/// (lower/recompute.h), and frees. A changed copy serves the ops of one reader (reader_of). It is
-/// made when first needed; a value with one reader that wants it
-/// no larger is changed as soon as it is made. Changed parameters, and changed operands of ops that
-/// run again, are dropped after the forward pass and made again in the backward pass; other changed
-/// activations are kept. Precondition: plan::check. Errors: a change of layout that does not exist.
+/// (lower/recompute.h), and frees. A changed copy serves the ops of one reader (lower/readers.h).
+/// It is made when first needed; a value with one reader that wants it no larger is changed as soon
+/// as it is made. Changed parameters, and changed operands of ops that run again, are dropped after
+/// the forward pass and made again in the backward pass; other changed activations are kept.
+/// Precondition: plan::check. Errors: a change of layout that does not exist.
 [[nodiscard]] Result<Program> lower(const ir::Graph& step,
                                     const plan::Plan& plan,
                                     const sharding::StepPrice& price,

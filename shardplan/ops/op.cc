@@ -57,6 +57,13 @@ std::string describe(const ir::Op& op) {
   return "op '" + op.name + "'" + (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
 }
 
+int storage_operand(const OpDef& def, std::size_t result) {
+  if (def.view) {
+    return 0;
+  }
+  return result < def.in_place.size() ? def.in_place[result] : -1;
+}
+
 OpTypes op_types(const ir::Graph& graph, ir::OpId op) {
   return OpTypes{types_of(graph, graph.op(op).inputs), types_of(graph, graph.op(op).outputs)};
 }

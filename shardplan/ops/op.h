@@ -53,6 +53,10 @@ struct OpDef {
   std::vector<int> in_place{};
 };
 
+/// The operand whose storage a result shares (a view's) or takes over (in place); -1 = it has its
+/// own.
+[[nodiscard]] int storage_operand(const OpDef& def, std::size_t result);
+
 /// The definition, or null when no op has this name.
 [[nodiscard]] const OpDef* find(std::string_view name);
 /// The definition of an op that is known to exist (checked).

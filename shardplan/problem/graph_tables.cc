@@ -26,7 +26,8 @@ GraphTables::GraphTables(const IntraOpProblem& problem, bool recompute)
     : problem_(problem),
       step_(*problem.step_),
       recompute_(recompute),
-      timeline_(problem.structure_->timeline()) {
+      timeline_(problem.structure_->timeline()),
+      readers_(lower::find_readers(step_)) {
   std::unordered_map<std::string_view, int> variable;
   for (std::size_t b = 0; recompute && b < problem.blocks_.size(); ++b) {
     variable.emplace(problem.blocks_[b], static_cast<int>(problem.nodes_.size() + b));
@@ -41,7 +42,8 @@ GraphTables::GraphTables(const IntraOpProblem& problem, bool recompute)
   }
   find_writes();
   find_ends();
-  find_readers();
+  find_inner();
+  find_residents();
   for (const IntraOpEdge& edge : problem.edges_) {
     edges_.push_back(edge_facts(edge));
   }
@@ -59,39 +61,28 @@ int GraphTables::block_variable(int n) const {
   return block_variable_[static_cast<std::size_t>(n)];
 }
 
-/// As in lower(): once the value is made and nothing reads the old content any more.
 void GraphTables::find_writes() {
   written_.assign(step_.values().size(), -1);
   target_.assign(step_.values().size(), ValueId{});
-  std::vector<std::size_t> last_use(step_.values().size(), 0);
-  for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-    for (const ValueId input : step_.ops()[i].inputs) {
-      last_use[input.index()] = i;
-    }
-  }
-  for (const ir::Write& write : step_.writes) {
-    const std::size_t made = step_.value(write.value).producer.index();
-    const OpId after(std::max(made, last_use[write.target.index()]));
-    written_[write.value.index()] = Timeline::write(Timeline::run(after));
+  const std::vector<OpId> points = lower::write_points(step_);
+  for (std::size_t w = 0; w < points.size(); ++w) {
+    const ir::Write& write = step_.writes[w];
+    written_[write.value.index()] = Timeline::write(Timeline::run(points[w]));
     target_[write.value.index()] = write.target;
   }
 }
 
 bool GraphTables::shares_storage(ValueId value) const {
   const ir::Value& v = step_.value(value);
-  if (v.kind != ValueKind::kOpResult) {
-    return false;
-  }
-  const ops::OpDef& def = ops::get(step_.op(v.producer).name);
-  const auto result = static_cast<std::size_t>(v.result_index);
-  return def.view || (result < def.in_place.size() && def.in_place[result] >= 0);
+  return v.kind == ValueKind::kOpResult &&
+         ops::storage_operand(ops::get(step_.op(v.producer).name),
+                              static_cast<std::size_t>(v.result_index)) >= 0;
 }
 
 /// Last reads of every value and of all that shares its storage.
 void GraphTables::find_ends() {
   const std::size_t values = step_.values().size();
   forward_end_.assign(values, -1);
-  backward_end_.fill(std::vector<Moment>(values, -1));
   update_end_ = written_;
   // The loss is read after the backward pass, and stays.
   backward_end_.fill(std::vector<Moment>(values, -1));
@@ -118,8 +109,7 @@ void GraphTables::find_ends() {
         }
       }
       for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-        if ((def.view && k == 0) ||
-            (r < def.in_place.size() && def.in_place[r] == static_cast<int>(k))) {
+        if (ops::storage_operand(def, r) == static_cast<int>(k)) {
           const std::size_t view = op.outputs[r].index();
           later(forward_end_[v], forward_end_[view]);
           later(update_end_[v], update_end_[view]);
@@ -132,29 +122,26 @@ void GraphTables::find_ends() {
   }
 }
 
-void GraphTables::find_readers() {
-  readers_.resize(step_.values().size());
-  lies_here_.resize(step_.ops().size());
-  const auto read = [&](ValueId value, int reader, int reading_node) {
-    Readers& readers = readers_[value.index()];
-    const OpId producer = step_.value(value).producer;
-    if (producer.valid() && reader == lower::reader_of(step_, producer)) {
-      readers.own = true;
-    } else if (readers.first != reader) {
-      readers.several = readers.first != -1;
-      readers.first = reader;
-      readers.inner = producer.valid() && node_of_op_[producer.index()] == reading_node;
-    }
-  };
+void GraphTables::find_inner() {
+  inner_.assign(step_.values().size(), false);
   for (std::size_t i = 0; i < step_.ops().size(); ++i) {
     for (const ValueId input : step_.ops()[i].inputs) {
-      read(input, lower::reader_of(step_, OpId(i)), node_of_op_[i]);
+      const OpId producer = step_.value(input).producer;
+      const bool own =
+          producer.valid() && lower::reader_of(step_, OpId(i)) == lower::reader_of(step_, producer);
+      if (!own) {
+        inner_[input.index()] = producer.valid() && node_of_op_[producer.index()] == node_of_op_[i];
+      }
     }
   }
   for (const ir::Write& write : step_.writes) {
-    read(write.value, lower::kWritesReader, node_of_op_[step_.value(write.value).producer.index()]);
+    inner_[write.value.index()] = true;
   }
-  // User inputs and states lie as their first reader, in the order of nodes, reads them.
+}
+
+/// User inputs and states lie as their first reader, in the order of nodes, reads them.
+void GraphTables::find_residents() {
+  lies_here_.resize(step_.ops().size());
   std::vector<bool> laid(step_.values().size(), false);
   for (const IntraOpNode& n : problem_.nodes_) {
     if (n.parameter.valid()) {
@@ -179,7 +166,7 @@ void GraphTables::find_readers() {
 
 ValueUse GraphTables::use_of(ValueId id) const {
   const ir::Value& value = step_.value(id);
-  const Readers& readers = readers_[id.index()];
+  const lower::Readers& readers = readers_[id.index()];
   ValueUse use;
   use.value = id;
   use.parameter = value.kind == ValueKind::kParameter;
@@ -213,7 +200,7 @@ ValueRead GraphTables::read_by(OpId id, int operand) const {
     read.member[how] = timeline_.member(id, static_cast<int>(how));
   }
   for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-    if (!(def.view && operand == 0) && !(r < def.in_place.size() && def.in_place[r] == operand)) {
+    if (ops::storage_operand(def, r) != operand) {
       continue;
     }
     const std::size_t view = op.outputs[r].index();
@@ -598,7 +585,7 @@ ClassNetwork GraphTables::make_classes(double exposed) {
   return network;
 }
 
-StrategyGraph GraphTables::make(const std::vector<Moment>& moments, double exposed) {
+StrategyGraph GraphTables::make(const std::vector<Moment>& moments) {
   StrategyGraph graph;
   solvers::CostNetwork& objective = graph.problem.objective;
   for (std::size_t i = 0; i < problem_.nodes_.size(); ++i) {
@@ -607,7 +594,7 @@ StrategyGraph GraphTables::make(const std::vector<Moment>& moments, double expos
         n.parameter.valid()
             ? step_.value(n.parameter).name
             : fmt::format("{}.{}", step_.op(n.members[0]).name, n.members[0].value));
-    objective.unary.push_back(node_seconds(static_cast<int>(i), exposed));
+    objective.unary.push_back(node_seconds(static_cast<int>(i), 1));
     if (const int block = block_variable(static_cast<int>(i)); block >= 0) {
       objective.factors.push_back(
           {{static_cast<int>(i), block}, again_seconds(static_cast<int>(i))});
@@ -619,9 +606,9 @@ StrategyGraph GraphTables::make(const std::vector<Moment>& moments, double expos
     objective.unary.push_back(nothing);
   }
   for (std::size_t e = 0; e < edges_.size(); ++e) {
-    CostTable& table = known_[fmt::format("s{}/{}", edges_[e].key, exposed)];
+    CostTable& table = known_["s" + edges_[e].key];
     if (!table) {
-      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(e, exposed)));
+      table = std::make_shared<const std::vector<double>>(expand(edge_seconds(e, 1)));
     }
     objective.factors.push_back({edges_[e].scope, table});
   }
@@ -640,9 +627,8 @@ GraphTables& IntraOpProblem::tables(bool recompute) const {
 }
 
 StrategyGraph IntraOpProblem::strategy_graph(bool recompute,
-                                             const std::vector<Moment>& moments,
-                                             double exposed) const {
-  return tables(recompute).make(moments, exposed);
+                                             const std::vector<Moment>& moments) const {
+  return tables(recompute).make(moments);
 }
 
 ClassNetwork IntraOpProblem::class_network(bool recompute, double exposed) const {

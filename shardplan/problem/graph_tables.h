@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "shardplan/lower/readers.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/problem/step_structure.h"
 #include "shardplan/problem/value_life.h"
@@ -19,7 +20,7 @@ class GraphTables {
  public:
   GraphTables(const IntraOpProblem& problem, bool recompute);
   [[nodiscard]] bool of(const IntraOpProblem& problem) const { return &problem == &problem_; }
-  [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments, double exposed);
+  [[nodiscard]] StrategyGraph make(const std::vector<Moment>& moments);
   [[nodiscard]] ClassNetwork make_classes(double exposed);
   /// See IntraOpProblem::class_network(moments, multiplier).
   [[nodiscard]] ClassNetwork make_classes(const std::vector<Moment>& moments,
@@ -58,14 +59,6 @@ class GraphTables {
     std::vector<Moment> moments{};
     std::string key{};
   };
-  /// Who reads a value, besides the ops of its producer's own reader.
-  struct Readers {
-    int first = -1;
-    bool several = false;
-    bool own = false;
-    bool inner = false;  ///< the only reader is in the producer's node
-  };
-
   [[nodiscard]] const IntraOpNode& node(int index) const;
   [[nodiscard]] const std::vector<NodeChoice>& choices(int node) const;
   /// The variable that says how the node's block is recomputed; -1 = it is not.
@@ -73,7 +66,8 @@ class GraphTables {
 
   void find_writes();
   void find_ends();
-  void find_readers();
+  void find_inner();
+  void find_residents();
   [[nodiscard]] bool shares_storage(ir::ValueId value) const;
   [[nodiscard]] ValueUse use_of(ir::ValueId value) const;
   [[nodiscard]] ValueRead read_by(ir::OpId op, int operand) const;
@@ -165,8 +159,9 @@ class GraphTables {
   const ir::Graph& step_;
   bool recompute_;
   const Timeline& timeline_;
-  std::vector<Readers> readers_;     ///< by value
-  std::vector<Moment> forward_end_;  ///< by value: last forward read, through views too
+  std::vector<lower::Readers> readers_;  ///< by value
+  std::vector<bool> inner_;              ///< by value: the only reader is in the producer's node
+  std::vector<Moment> forward_end_;      ///< by value: last forward read, through views too
   std::array<std::vector<Moment>, kHows>
       backward_end_;  ///< second runs in the producer's block too
   std::vector<Moment> update_end_;

@@ -3,6 +3,7 @@
 #include "shardplan/problem/intra_op.h"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
@@ -126,6 +127,70 @@ plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recomput
     }
   }
   return plan;
+}
+
+double IntraOpProblem::constant_bytes() const {
+  double bytes = 0;
+  for (const ir::Value& value : step_->values()) {
+    if (value.kind == ir::ValueKind::kBuffer || value.kind == ir::ValueKind::kConstant) {
+      bytes += static_cast<double>(value.type.bytes());
+    }
+  }
+  return bytes;
+}
+
+IntraOpProblem IntraOpProblem::restricted(const std::vector<std::vector<int>>& assignments) const {
+  std::unordered_map<const NodeType*, std::vector<bool>> kept;
+  for (std::size_t n = 0; n < nodes_.size(); ++n) {
+    const NodeType* const type = nodes_[n].type.get();
+    std::vector<bool>& keep = kept[type];
+    keep.resize(type->choices.size(), false);
+    for (const std::vector<int>& assignment : assignments) {
+      keep[static_cast<std::size_t>(assignment[n]) % keep.size()] = true;
+    }
+  }
+  IntraOpProblem problem = *this;
+  problem.tables_ = {};
+  std::unordered_map<const NodeType*, std::shared_ptr<const NodeType>> made;
+  for (IntraOpNode& node : problem.nodes_) {
+    std::shared_ptr<const NodeType>& type = made[node.type.get()];
+    if (!type) {
+      auto smaller = std::make_shared<NodeType>();
+      const std::vector<bool>& keep = kept.at(node.type.get());
+      for (std::size_t c = 0; c < keep.size(); ++c) {
+        if (keep[c]) {
+          smaller->choices.push_back(node.type->choices[c]);
+        }
+      }
+      type = std::move(smaller);
+    }
+    node.type = type;
+  }
+  return problem;
+}
+
+Seconds IntraOpProblem::least_kernel_seconds() const {
+  std::unordered_map<const NodeType*, Seconds> known;
+  Seconds total = 0;
+  for (const IntraOpNode& node : nodes_) {
+    const auto [it, fresh] =
+        known.emplace(node.type.get(), std::numeric_limits<Seconds>::infinity());
+    for (std::size_t c = 0; fresh && c < node.type->choices.size(); ++c) {
+      it->second = std::min(it->second, node.type->choices[c].kernel_seconds);
+    }
+    total += it->second;
+  }
+  return total;
+}
+
+std::size_t IntraOpProblem::largest_edge() const {
+  std::size_t largest = 0;
+  for (const IntraOpEdge& edge : edges_) {
+    largest = std::max(largest,
+                       nodes_[static_cast<std::size_t>(edge.from)].type->choices.size() *
+                           nodes_[static_cast<std::size_t>(edge.to)].type->choices.size());
+  }
+  return largest;
 }
 
 }  // namespace shardplan::problem

@@ -111,11 +111,9 @@ class IntraOpProblem {
 
   /// The problem as numbers: a variable for each node and, with `recompute`, one for each block
   /// after them (an index into kRecomputes). One memory row for each moment: what is live then.
-  /// `exposed` as in class_network().
   /// Tables are kept for the next call (not thread-safe).
   [[nodiscard]] StrategyGraph strategy_graph(bool recompute,
-                                             const std::vector<Moment>& moments,
-                                             double exposed = 1) const;
+                                             const std::vector<Moment>& moments) const;
 
   /// The objective of strategy_graph(recompute, {}) in classes of choices: what to solve on meshes
   /// of three and more axes, where tables over choices would fill the memory.

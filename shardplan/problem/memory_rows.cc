@@ -137,7 +137,7 @@ CostTable GraphTables::edge_bytes(std::size_t edge, Moment at) {
 
 GraphTables::InnerValue GraphTables::inner_value(int n, int member, ValueId value) const {
   const IntraOpNode& node = this->node(n);
-  const Readers& readers = readers_[value.index()];
+  const lower::Readers& readers = readers_[value.index()];
   InnerValue inner;
   inner.member = member;
   ValueUse use = use_of(value);
@@ -160,11 +160,11 @@ GraphTables::InnerValue GraphTables::inner_value(int n, int member, ValueId valu
     inner.reads.emplace_back(-1, -1);
     use.reads.push_back(write);
   }
-  use.settles = use.settles && readers.inner;
-  use.accounted = use.accounted && readers.inner;
+  use.settles = use.settles && inner_[value.index()];
+  use.accounted = use.accounted && inner_[value.index()];
   if (member >= 0 && !shares_storage(value) && !use.accounted) {
     // Otherwise an edge to the only reader counts it.
-    inner.counted = readers.several || readers.first == -1 || readers.inner;
+    inner.counted = readers.several || readers.first == lower::kNoReader || inner_[value.index()];
     const std::size_t v = value.index();
     for (std::size_t how = 0; how < kHows; ++how) {
       const std::size_t known = recompute_ ? how : 0;
@@ -333,11 +333,7 @@ void GraphTables::add_row(StrategyGraph& graph, Moment at) {
   for (std::size_t e = 0; e < edges_.size(); ++e) {
     row.factors.push_back(edge_bytes(e, at));
   }
-  for (const ir::Value& value : step_.values()) {
-    if (value.kind == ValueKind::kBuffer || value.kind == ValueKind::kConstant) {
-      row.constant += static_cast<double>(value.type.bytes());
-    }
-  }
+  row.constant = problem_.constant_bytes();
   row.limit = std::numeric_limits<double>::infinity();
   const ir::Op& op = step_.op(Timeline::op_at(at));
   graph.rows.push_back(fmt::format("{} {}.{}", op.layer, op.name, Timeline::op_at(at).value));

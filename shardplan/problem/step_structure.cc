@@ -8,6 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "shardplan/lower/readers.h"
+
 namespace shardplan::problem {
 
 using ir::OpId;
@@ -40,29 +42,13 @@ class StepBuilder {
     node(node_index).members.push_back(op);
   }
 
-  /// By value: whether more than one reader (lower::reader_of) reads it.
-  [[nodiscard]] std::vector<bool> shared_values() const {
-    constexpr int kNobody = -1;
-    std::vector<bool> shared(step_.values().size(), false);
-    std::vector<int> first(step_.values().size(), kNobody);
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const int reader = lower::reader_of(step_, OpId(i));
-      for (const ValueId input : step_.ops()[i].inputs) {
-        int& known = first[input.index()];
-        shared[input.index()] = shared[input.index()] || (known != kNobody && known != reader);
-        known = reader;
-      }
-    }
-    return shared;
-  }
-
   /// One node a parameter: sums and accumulations of its gradient, and the update ops that read its
   /// tensors and nothing of another parameter.
   void add_parameters() {
     std::unordered_map<std::int32_t, int> owner;  // by value
-    const std::vector<bool> shared = shared_values();
+    const std::vector<lower::Readers> readers = lower::find_readers(step_);
     for (std::size_t v = 0; v < step_.values().size(); ++v) {
-      const bool input = step_.values()[v].kind == ValueKind::kInput && shared[v];
+      const bool input = step_.values()[v].kind == ValueKind::kInput && readers[v].several;
       if (input || step_.values()[v].kind == ValueKind::kParameter) {
         owner[static_cast<std::int32_t>(v)] = static_cast<int>(out_.nodes_.size());
         node_of_parameter_[static_cast<std::int32_t>(v)] = static_cast<int>(out_.nodes_.size());

@@ -151,11 +151,8 @@ class Liveness {
       const ir::Op& op = step_.ops()[i];
       const ops::OpDef& def = *work_[i].def;
       for (std::size_t r = 0; r < op.outputs.size(); ++r) {
-        if (def.view) {
-          roots_[op.outputs[r].index()] = root(op.inputs[0]);
-        } else if (r < def.in_place.size() && def.in_place[r] >= 0) {
-          roots_[op.outputs[r].index()] =
-              root(op.inputs[static_cast<std::size_t>(def.in_place[r])]);
+        if (const int operand = ops::storage_operand(def, r); operand >= 0) {
+          roots_[op.outputs[r].index()] = root(op.inputs[static_cast<std::size_t>(operand)]);
         }
       }
     }
