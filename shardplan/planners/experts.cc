@@ -13,7 +13,6 @@
 #include "shardplan/ops/op.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/solvers/class_elimination.h"
-#include "shardplan/solvers/elimination.h"
 
 namespace shardplan::planners {
 namespace {

@@ -148,15 +148,15 @@ struct ExactSolver::State {
 
   Solution solve_rows(const ConstrainedProblem& problem,
                       const SolveOptions& options,
-                      const SearchBudget& budget,
+                      const Budget& budget,
                       Trial* trial);
   MinMax min_max(const ConstrainedProblem& problem,
                  const SolveOptions& options,
-                 const SearchBudget& budget,
+                 const Budget& budget,
                  bool only_sign);
   void bisect(const ConstrainedProblem& problem,
               const SolveOptions& options,
-              const SearchBudget& budget,
+              const Budget& budget,
               bool only_sign,
               MinMax& result);
 };
@@ -165,7 +165,7 @@ namespace {
 
 /// Whether elimination stays within the memory. With rows there are several relaxed tables of each
 /// step at once, inside and outside.
-bool fits(const Compiled& compiled, const SearchBudget& budget) {
+bool fits(const Compiled& compiled, const Budget& budget) {
   const double tables = compiled.rows > 0 ? 6 : 1;
   return tables * compiled.schedule.total_entries * sizeof(double) <
          static_cast<double>(budget.bytes());
@@ -174,7 +174,7 @@ bool fits(const Compiled& compiled, const SearchBudget& budget) {
 /// Too wide for exactness: bound by mini-buckets, assignment by local search.
 Solution solve_widely(const ConstrainedProblem& problem,
                       SolveOptions options,
-                      const SearchBudget& budget) {
+                      const Budget& budget) {
   options.time_limit = budget.seconds_left();
   Solution solution = local_search_solver().solve(problem, options);
   const bool is_decided =
@@ -189,17 +189,17 @@ Solution solve_widely(const ConstrainedProblem& problem,
 
 Solution ExactSolver::State::solve_rows(const ConstrainedProblem& problem,
                                         const SolveOptions& options,
-                                        const SearchBudget& budget,
+                                        const Budget& budget,
                                         Trial* trial) {
   const Compiled compiled = compile(problem, store, {!problem.rows.empty()});
-  if (!fits(compiled, budget) && !options.fall_back) {
+  if (!fits(compiled, budget)) {
+    if (options.fall_back) {
+      return solve_widely(problem, options, budget);
+    }
     Solution nothing;
     nothing.limit = SolveLimit::kMemory;
     nothing.lower_bound = -kInfinity;
     return nothing;
-  }
-  if (!fits(compiled, budget)) {
-    return solve_widely(problem, options, budget);
   }
   Search search(problem, compiled, store, options, budget);
   if (trial != nullptr) {
@@ -227,7 +227,7 @@ Solution ExactSolver::State::solve_rows(const ConstrainedProblem& problem,
 
 ExactSolver::State::MinMax ExactSolver::State::min_max(const ConstrainedProblem& problem,
                                                        const SolveOptions& options,
-                                                       const SearchBudget& budget,
+                                                       const Budget& budget,
                                                        bool only_sign) {
   constexpr int kEvaluations = 40;
   MinMax result;
@@ -260,7 +260,7 @@ ExactSolver::State::MinMax ExactSolver::State::min_max(const ConstrainedProblem&
 
 void ExactSolver::State::bisect(const ConstrainedProblem& problem,
                                 const SolveOptions& options,
-                                const SearchBudget& budget,
+                                const Budget& budget,
                                 bool only_sign,
                                 MinMax& result) {
   constexpr int kTrials = 30;
@@ -271,6 +271,7 @@ void ExactSolver::State::bisect(const ConstrainedProblem& problem,
   SolveOptions nested = options;
   nested.gap = 0.25 * options.gap;
   nested.hint.clear();
+  nested.cutoff = kInfinity;  // was of the objective, which a row replaces
   const Incumbent incumbent(problem);
   Trial trial_of{0, kTrialWork};
   for (int trial = 0; trial < kTrials && trial_of.work_left > 0 && !budget.exhausted(); ++trial) {
@@ -321,7 +322,7 @@ Solution ExactSolver::solve(const ConstrainedProblem& problem, const SolveOption
     return with_all_rows(problem, rows, solve(limited, with_rows(options, rows)));
   }
   state_->forget_old_tables();
-  const SearchBudget budget(options);
+  const Budget budget(options);
   if (!problem.rows.empty()) {
     constexpr double kPresolveWork = 2e7;
     const Presolved presolved = presolve(problem, kPresolveWork);
@@ -347,7 +348,7 @@ Solution ExactSolver::solve_min_max(const ConstrainedProblem& problem,
     free.lower_bound = -kInfinity;
     return free;
   }
-  const State::MinMax least = state_->min_max(problem, options, SearchBudget(options), false);
+  const State::MinMax least = state_->min_max(problem, options, Budget(options), false);
   Solution solution;
   solution.limit = least.limit;
   solution.objective = least.high;

@@ -29,7 +29,7 @@ Search::Search(const ConstrainedProblem& problem,
                const Compiled& compiled,
                const TableStore& store,
                const SolveOptions& options,
-               const SearchBudget& budget)
+               const Budget& budget)
     : compiled_(compiled),
       store_(store),
       options_(options),
@@ -54,9 +54,13 @@ bool Search::closed() const {
   if (lower_bound_ > decided_at_ || best <= decided_at_) {
     return true;
   }
-  const double wanted = std::min(best, options_.cutoff);
-  return wanted < kInfinity &&
-         wanted - lower_bound_ <= part_of_best(options_.gap) * std::abs(wanted);
+  return is_proven(std::min(best, options_.cutoff));
+}
+
+/// Whether no assignment is better than an objective by more than the gap.
+bool Search::is_proven(double objective) const {
+  return objective < kInfinity &&
+         objective - lower_bound_ <= part_of_best(options_.gap) * std::abs(objective);
 }
 
 /// No assignment costs more, forbidden ones aside.
@@ -263,7 +267,8 @@ Solution Search::solution() const {
     solution.status = SolveStatus::kUnknown;
   } else {
     solution.lower_bound = std::min(lower_bound_, solution.objective);
-    solution.status = closed() ? SolveStatus::kOptimal : SolveStatus::kFeasible;
+    solution.status =
+        is_proven(solution.objective) ? SolveStatus::kOptimal : SolveStatus::kFeasible;
   }
   return solution;
 }

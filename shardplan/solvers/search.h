@@ -1,8 +1,8 @@
 #pragma once
 
-#include <chrono>
 #include <vector>
 
+#include "shardplan/solvers/budget.h"
 #include "shardplan/solvers/compiled.h"
 #include "shardplan/solvers/dual.h"
 #include "shardplan/solvers/incumbent.h"
@@ -10,37 +10,6 @@
 #include "shardplan/solvers/solver.h"
 
 namespace shardplan::solvers {
-
-/// What a search may still spend.
-class SearchBudget {
- public:
-  explicit SearchBudget(const SolveOptions& options)
-      : control_(options.control), seconds_(options.time_limit) {
-    constexpr std::size_t kDefaultBytes = std::size_t{4} << 30U;
-    bytes_ =
-        options.memory_limit > 0 ? static_cast<std::size_t>(options.memory_limit) : kDefaultBytes;
-  }
-  [[nodiscard]] bool exhausted() const { return limit() != SolveLimit::kNone; }
-  [[nodiscard]] SolveLimit limit() const {
-    if (control_.interrupted()) {
-      return SolveLimit::kInterrupted;
-    }
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start_;
-    return seconds_ > 0 && spent.count() > seconds_ ? SolveLimit::kTime : SolveLimit::kNone;
-  }
-  /// Seconds left; 0 when there is no limit.
-  [[nodiscard]] double seconds_left() const {
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start_;
-    return seconds_ > 0 ? std::max(1e-6, seconds_ - spent.count()) : 0;
-  }
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
-
- private:
-  Control control_;
-  double seconds_;
-  std::size_t bytes_ = 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 /// One search for the least objective within the rows: bound by the dual, then windows of growing
 /// size above it until the best assignment is proven good enough.
@@ -50,7 +19,7 @@ class Search {
          const Compiled& compiled,
          const TableStore& store,
          const SolveOptions& options,
-         const SearchBudget& budget);
+         const Budget& budget);
 
   /// Without a known assignment it stops at a window of moderate size, see `undecided`; it may then
   /// be told one, or that there is none, and be resumed.
@@ -71,6 +40,7 @@ class Search {
 
  private:
   [[nodiscard]] bool closed() const;
+  [[nodiscard]] bool is_proven(double objective) const;
   [[nodiscard]] double best_objective() const;
   [[nodiscard]] double most_objective() const;
   void close_gap();
@@ -82,7 +52,7 @@ class Search {
   const Compiled& compiled_;
   const TableStore& store_;
   const SolveOptions& options_;
-  const SearchBudget& budget_;
+  const Budget& budget_;
   Incumbent incumbent_;
   double lower_bound_;
   double dual_bound_;

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "random_problem.h"
 #include "shardplan/solvers/cost_network.h"
 
-// Small problems of every kind, and their optimum by looking at everything.
+// Small problems of every kind; their optimum by looking at everything is brute_force().
 namespace shardplan::solvers {
 
 class RandomProblems {
@@ -103,29 +103,5 @@ class RandomProblems {
   std::mt19937_64 random_;
   bool whole_ = false;
 };
-
-/// The least objective over every feasible assignment.
-inline std::optional<double> brute_force(const ConstrainedProblem& problem) {
-  std::vector<int> choice(problem.objective.unary.size(), 0);
-  std::optional<double> best;
-  while (true) {
-    const double cost = evaluate(problem.objective, choice);
-    bool feasible = std::isfinite(cost);
-    for (const ConstrainedProblem::Row& row : problem.rows) {
-      feasible = feasible && evaluate(problem, row, choice) <= row.limit;
-    }
-    if (feasible && (!best || cost < *best)) {
-      best = cost;
-    }
-    std::size_t v = 0;
-    while (v < choice.size() &&
-           ++choice[v] == static_cast<int>(problem.objective.unary[v]->size())) {
-      choice[v++] = 0;
-    }
-    if (v == choice.size()) {
-      return best;
-    }
-  }
-}
 
 }  // namespace shardplan::solvers
