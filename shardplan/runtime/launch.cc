@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -218,15 +219,16 @@ std::optional<Failure> first_failure(const Ranks& ranks) {
   return first;
 }
 
-/// Which rank keeps the others waiting: one that is not in a collective, else the one furthest
-/// behind.
+/// Which rank keeps the others waiting: one that a signal stopped, else one that is not in a
+/// collective, else the one furthest behind.
 int blame(const HeartbeatBoard& board, const Ranks& ranks) {
   int worst = 0;
   const auto key = [&](int rank) {
+    const Child& child = ranks.children()[static_cast<std::size_t>(rank)];
     const bool waits = board.of(rank).state.load() == RankState::kWaiting ||
                        board.of(rank).state.load() == RankState::kLostPeer ||
-                       ranks.children()[static_cast<std::size_t>(rank)].status.has_value();
-    return std::pair(waits, board.of(rank).count.load());
+                       child.status.has_value();
+    return std::tuple(!child.stopped.has_value(), waits, board.of(rank).count.load());
   };
   for (int rank = 1; rank < static_cast<int>(ranks.children().size()); ++rank) {
     worst = key(rank) < key(worst) ? rank : worst;
