@@ -3,19 +3,11 @@
 
 #include <vector>
 
-#include "shardplan/frontends/frontends.h"
 #include "shardplan/planners/planner.h"
+#include "tests/planners/planners_testing.h"
 
 namespace shardplan::planners {
 namespace {
-
-ir::Graph step_of(const std::string& model) {
-  auto graph = frontends::zoo_model(model);
-  EXPECT_TRUE(graph) << graph.error().text();
-  auto step = training::build_training_step(*graph, {});
-  EXPECT_TRUE(step) << step.error().text();
-  return std::move(*step);
-}
 
 class Budgets : public testing::TestWithParam<std::string> {};
 

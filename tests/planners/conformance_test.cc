@@ -1,9 +1,9 @@
 // What every planner of the registry must do, on every model of the zoo in small.
 #include <gtest/gtest.h>
 
-#include "shardplan/frontends/frontends.h"
 #include "shardplan/planners/evaluate.h"
 #include "shardplan/planners/planner.h"
+#include "tests/planners/planners_testing.h"
 
 namespace shardplan::planners {
 namespace {
@@ -24,14 +24,6 @@ std::vector<Case> cases() {
     }
   }
   return out;
-}
-
-ir::Graph step_of(const std::string& model) {
-  auto graph = frontends::zoo_model(model);
-  EXPECT_TRUE(graph) << graph.error().text();
-  auto step = training::build_training_step(*graph, {});
-  EXPECT_TRUE(step) << step.error().text();
-  return std::move(*step);
 }
 
 PlanResult plan_with(const std::string& planner, const PlanRequest& request) {

@@ -7,25 +7,14 @@
 #include <random>
 #include <set>
 
-#include "shardplan/frontends/frontends.h"
-#include "shardplan/lower/program.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/sim/sim.h"
 #include "shardplan/solvers/class_elimination.h"
 #include "shardplan/solvers/elimination.h"
+#include "tests/problem/problem_testing.h"
 
 namespace shardplan::problem {
 namespace {
-
-ir::Graph step_of(const std::string& model, std::int64_t microbatches = 1) {
-  training::Recipe recipe;
-  recipe.microbatches = microbatches;
-  auto graph = frontends::zoo_model(model);
-  EXPECT_TRUE(graph) << graph.error().text();
-  auto step = training::build_training_step(*graph, recipe);
-  EXPECT_TRUE(step) << step.error().text();
-  return std::move(*step);
-}
 
 const std::vector<std::string>& zoo_models() {
   static const std::vector<std::string> models{
@@ -43,12 +32,7 @@ cost::CostModel cost_on(const std::vector<cluster::MeshAxis>& axes) {
 sim::Simulation simulate(const ir::Graph& step,
                          const plan::Plan& plan,
                          const cost::CostModel& cost) {
-  auto program =
-      lower::lower(step, plan, [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
-        return cost.reshard_step(move, type);
-      });
-  EXPECT_TRUE(program) << program.error().text();
-  return sim::simulate(*program, step, cost);
+  return sim::simulate(lowered(step, plan, cost), step, cost);
 }
 
 class IntraOp : public testing::TestWithParam<std::string> {};
@@ -74,26 +58,6 @@ TEST_P(IntraOp, OptimumHasTheAdditiveTimeOfItsProgram) {
       EXPECT_NEAR(simulation.additive_seconds, outcome.solution.cost, 1e-9 * outcome.solution.cost);
     }
   }
-}
-
-/// An odd assignment: the optimum under costs that chance has scaled. (Partial sums that nobody
-/// takes make most uniformly random assignments impossible.)
-std::vector<int> odd_assignment(const solvers::CostNetwork& objective, std::mt19937& rng) {
-  std::uniform_real_distribution<double> chance(0, 1);
-  solvers::CostNetwork scaled = objective;
-  const auto scale = [&](solvers::CostTable& table) {
-    std::vector<double> values = *table;
-    for (double& value : values) {
-      value = std::isinf(value) ? value : chance(rng) * (value + 1e-5);
-    }
-    table = std::make_shared<const std::vector<double>>(std::move(values));
-  };
-  std::for_each(scaled.unary.begin(), scaled.unary.end(), scale);
-  for (solvers::CostNetwork::Factor& factor : scaled.factors) {
-    scale(factor.cost);
-  }
-  solvers::Elimination elimination;
-  return elimination.minimise(scaled).solution.choice;
 }
 
 /// The problem is the program: for every assignment the objective is the sum of its kernels and

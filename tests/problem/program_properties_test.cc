@@ -7,11 +7,11 @@
 #include <random>
 #include <set>
 
-#include "shardplan/frontends/frontends.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/problem/intra_op.h"
 #include "shardplan/sim/certificate.h"
 #include "shardplan/solvers/elimination.h"
+#include "tests/problem/problem_testing.h"
 
 namespace shardplan::problem {
 namespace {
@@ -20,14 +20,6 @@ constexpr const char* kGpt = "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,voca
 constexpr const char* kLlama =
     "llama:layers=2,hidden=64,ffn=128,heads=4,kv_heads=2,seq=32,batch=8,vocab=96";
 
-ir::Graph step_of(const std::string& model) {
-  auto graph = frontends::zoo_model(model);
-  EXPECT_TRUE(graph) << graph.error().text();
-  auto step = training::build_training_step(*graph, {});
-  EXPECT_TRUE(step) << step.error().text();
-  return std::move(*step);
-}
-
 cluster::Cluster box() {
   return *cluster::load_cluster("8xA100-80GB");
 }
@@ -35,15 +27,6 @@ cluster::Cluster box() {
 const cluster::DeviceMesh& grid() {
   static const cluster::DeviceMesh two_by_four{{{"a", 2}, {"b", 4}}};
   return two_by_four;
-}
-
-lower::Program lowered(const ir::Graph& step, const plan::Plan& plan, const cost::CostModel& cost) {
-  auto program = lower::lower(
-      step, plan, [&](const sharding::ReshardStep& change, const ir::TensorType& type) {
-        return cost.reshard_step(change, type);
-      });
-  EXPECT_TRUE(program) << program.error().text();
-  return std::move(*program);
 }
 
 sim::Certificate certified(const lower::Program& program,
@@ -57,24 +40,6 @@ sim::Certificate certified(const lower::Program& program,
 solvers::Elimination::Outcome optimum(const solvers::CostNetwork& network) {
   solvers::Elimination elimination;
   return elimination.minimise(network);
-}
-
-/// The optimum of costs by chance: possible, and unlike that of the seconds.
-std::vector<int> odd_assignment(const solvers::CostNetwork& objective, std::mt19937& random) {
-  std::uniform_real_distribution<double> chance(0, 1);
-  solvers::CostNetwork odd = objective;
-  const auto shuffle = [&](solvers::CostTable& table) {
-    std::vector<double> values = *table;
-    for (double& value : values) {
-      value = std::isinf(value) ? value : chance(random);
-    }
-    table = std::make_shared<const std::vector<double>>(std::move(values));
-  };
-  std::for_each(odd.unary.begin(), odd.unary.end(), shuffle);
-  for (solvers::CostNetwork::Factor& factor : odd.factors) {
-    shuffle(factor.cost);
-  }
-  return optimum(odd).solution.choice;
 }
 
 /// A plan that computes everything everywhere.

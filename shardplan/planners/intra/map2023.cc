@@ -49,15 +49,16 @@ class MapSearch {
                              : cluster::enumerate_meshes(request.cluster, most_axes(request))) {}
 
   Result<PlanResult> plan(Bytes limit, const Budget& budget) {
+    MapShared shared{budget, rows_, candidates_};
     SHARDPLAN_RETURN_IF_ERROR(solve_free(budget));
     Proof proof;
-    SHARDPLAN_RETURN_IF_ERROR(solve_within(limit, budget, proof));
+    SHARDPLAN_RETURN_IF_ERROR(solve_within(limit, shared, proof));
     SHARDPLAN_RETURN_IF_ERROR(solve_overlapping(limit, budget, proof));
     if (!request_.mesh) {
       SHARDPLAN_RETURN_IF_ERROR(add_experts(limit, budget));
     }
     if (least_additive_seconds(candidates_, limit) == kInfinity && !budget.exhausted()) {
-      SHARDPLAN_RETURN_IF_ERROR(solve_least(budget, proof));
+      SHARDPLAN_RETURN_IF_ERROR(solve_least(shared, proof));
     }
     return conclude(request_, "map", candidates_, limit, proof, budget);
   }
@@ -78,7 +79,7 @@ class MapSearch {
 
   /// First every mesh quickly; then, from the most promising on, those proofs that are still open.
   /// Meshes whose bound is no better than a plan that fits need no more work.
-  Status solve_within(Bytes limit, const Budget& budget, Proof& proof) {
+  Status solve_within(Bytes limit, MapShared& shared, Proof& proof) {
     std::vector<std::pair<Seconds, std::size_t>> order;
     for (std::size_t m = 0; m < searches_.size(); ++m) {
       order.emplace_back(searches_[m]->free_bound(), m);
@@ -88,17 +89,15 @@ class MapSearch {
       // Plans of a slightly larger sum may hide more of their communication.
       const double margin = request_.cluster.local ? 1 : 1.02;
       const Seconds worth = margin * least_additive_seconds(candidates_, limit);
-      SHARDPLAN_ASSIGN_OR_RETURN(bound,
-                                 searches_[m]->approach(limit, worth, budget, rows_, candidates_));
+      SHARDPLAN_ASSIGN_OR_RETURN(bound, searches_[m]->approach(limit, worth, shared));
     }
     std::stable_sort(order.begin(), order.end());
     Seconds effort = kProofEffort;
     proof.lower_bound = kInfinity;
     for (const auto& [approached, m] : order) {
       const Seconds worth = least_additive_seconds(candidates_, limit);
-      SHARDPLAN_ASSIGN_OR_RETURN(
-          MapMesh::Bound bound,
-          searches_[m]->close(limit, worth, effort, budget, rows_, candidates_));
+      SHARDPLAN_ASSIGN_OR_RETURN(MapMesh::Bound bound,
+                                 searches_[m]->close(limit, worth, effort, shared));
       if (bound.additive < proof.lower_bound) {
         proof.lower_bound = bound.additive;
         proof.rows = std::move(bound.rows);
@@ -140,16 +139,15 @@ class MapSearch {
   }
 
   /// Nothing fits: how much would.
-  Status solve_least(const Budget& budget, Proof& proof) {
+  Status solve_least(MapShared& shared, Proof& proof) {
     proof.least_bytes = kInfinity;
     for (const std::unique_ptr<MapMesh>& search : searches_) {
       Bytes worth = std::numeric_limits<Bytes>::max();
       for (const Candidate& candidate : candidates_) {
         worth = std::min(worth, candidate.simulation.peak_bytes);
       }
-      SHARDPLAN_ASSIGN_OR_RETURN(
-          const double least,
-          search->solve_least(static_cast<double>(worth), budget, rows_, candidates_));
+      SHARDPLAN_ASSIGN_OR_RETURN(const double least,
+                                 search->solve_least(static_cast<double>(worth), shared));
       proof.least_bytes = std::min(proof.least_bytes, least);
     }
     return {};
@@ -178,7 +176,9 @@ Result<std::vector<PlanResult>> sweep_map(const PlanRequest& request,
   for (std::size_t pass = 0; pass < 2; ++pass) {
     for (std::size_t i = limits.size(); i-- > 0;) {
       const Budget budget(request);
+      const Seconds before = results[i].best.prediction.search_seconds;
       SHARDPLAN_ASSIGN_OR_RETURN(results[i], search.plan(limits[i], budget));
+      results[i].best.prediction.search_seconds += before;
     }
   }
   return results;

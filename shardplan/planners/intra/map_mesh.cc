@@ -162,23 +162,19 @@ bool MapMesh::is_small() const {
   return problem_.largest_edge() <= kMostEntries;
 }
 
-Result<Seconds> MapMesh::approach(Bytes limit,
-                                  Seconds worth,
-                                  const Budget& budget,
-                                  MemoryRows& rows,
-                                  std::vector<Candidate>& candidates) {
+Result<Seconds> MapMesh::approach(Bytes limit, Seconds worth, MapShared& shared) {
   const auto [known, fresh] = bounds_.emplace(limit, Bound{free_bound_, {}});
   if (!fresh || free_bytes_ <= limit || free_bound_ >= worth) {
     return known->second.additive;
   }
   for (const auto& [bytes, at] : free_peaks_) {
     if (bytes > limit) {
-      rows.add(at);
+      shared.rows.add(at);
     }
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(known->second, solve_columns(limit, worth, budget, rows, candidates));
+  SHARDPLAN_ASSIGN_OR_RETURN(known->second, solve_columns(limit, worth, shared));
   forget_tables();
-  if (budget.exhausted()) {
+  if (shared.budget.exhausted()) {
     const Seconds bound = known->second.additive;
     bounds_.erase(known);
     return bound;
@@ -189,24 +185,21 @@ Result<Seconds> MapMesh::approach(Bytes limit,
 Result<MapMesh::Bound> MapMesh::close(Bytes limit,
                                       Seconds worth,
                                       Seconds& effort,
-                                      const Budget& budget,
-                                      MemoryRows& rows,
-                                      std::vector<Candidate>& candidates) {
+                                      MapShared& shared) {
   Bound bound = bounds_.contains(limit) ? bounds_.at(limit) : Bound{free_bound_, {}};
   if (free_bytes_ <= limit || bound.additive >= worth * (1 - kGap) || !is_small() ||
       effort <= kLeastEffort || closed_.contains(limit)) {
     return bound;
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(
-      const Outcome outcome,
-      solve_rows(problem_, solver_, limit, kInfinity, worth, effort, budget, rows, candidates));
+  SHARDPLAN_ASSIGN_OR_RETURN(const Outcome outcome,
+                             solve_rows(problem_, solver_, limit, worth, false, effort, shared));
   if (outcome.bound.additive > bound.additive) {
     bound.additive = outcome.bound.additive;
   }
   if (!outcome.bound.rows.empty()) {
     bound.rows = outcome.bound.rows;
   }
-  if (!budget.exhausted()) {
+  if (!shared.budget.exhausted()) {
     bounds_[limit] = bound;
     closed_.insert(limit);
   }
@@ -216,17 +209,15 @@ Result<MapMesh::Bound> MapMesh::close(Bytes limit,
 Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& problem,
                                              solvers::ExactSolver& solver,
                                              Bytes limit,
-                                             Seconds least_bound,
                                              Seconds worth,
+                                             bool fall_back,
                                              Seconds& effort,
-                                             const Budget& budget,
-                                             MemoryRows& rows,
-                                             std::vector<Candidate>& candidates) const {
+                                             MapShared& shared) const {
   Outcome outcome;
   outcome.objective = kInfinity;
   double margin = 0;  // what rows leave out (a number of the microbatch before)
-  for (int round = 0; round < kMostRounds && !budget.exhausted(); ++round) {
-    problem::StrategyGraph graph = problem.strategy_graph(true, rows.moments);
+  for (int round = 0; round < kMostRounds && !shared.budget.exhausted(); ++round) {
+    problem::StrategyGraph graph = problem.strategy_graph(true, shared.rows.moments);
     for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
       row.limit = static_cast<double>(limit) - margin;
     }
@@ -234,11 +225,10 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
     options.gap = kGap;
     options.cutoff = worth;
     options.effort = effort;
-    // Where the tables do not fit, a local search may still help a plan that is far from its bound.
-    options.fall_back = least_bound < kFar * worth;
-    options.hint = rows.multiplier;
-    options.time_limit = budget.remaining();
-    options.control = budget.control();
+    options.fall_back = fall_back;
+    options.hint = shared.rows.multiplier;
+    options.time_limit = shared.budget.remaining();
+    options.control = shared.budget.control();
     const solvers::Solution solution = solver.solve(graph.problem, options);
     effort = std::max(effort - solution.effort, kLeastEffort);
     if (solution.status == solvers::SolveStatus::kInfeasible) {
@@ -246,8 +236,8 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
       outcome.bound.additive = kInfinity;
       return outcome;
     }
-    if (solution.multiplier.size() == rows.multiplier.size()) {
-      rows.multiplier = solution.multiplier;
+    if (solution.multiplier.size() == shared.rows.multiplier.size()) {
+      shared.rows.multiplier = solution.multiplier;
     }
     outcome.bound.additive = std::max(outcome.bound.additive, solution.lower_bound);
     if (solution.choice.empty() || outcome.bound.additive >= worth * (1 - kGap)) {
@@ -256,9 +246,9 @@ Result<MapMesh::Outcome> MapMesh::solve_rows(const problem::IntraOpProblem& prob
     SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem, solution.choice, true));
     const Bytes peak = made.simulation.peak_bytes;
     const Seconds additive = made.simulation.additive_seconds;
-    const bool news = add_moments(made, static_cast<double>(limit), rows);
-    candidates.push_back(std::move(made));
-    budget.control().report("memory", static_cast<double>(round + 1) / kMostRounds);
+    const bool news = add_moments(made, static_cast<double>(limit), shared.rows);
+    shared.candidates.push_back(std::move(made));
+    shared.budget.control().report("memory", static_cast<double>(round + 1) / kMostRounds);
     if (peak <= limit || solution.status == solvers::SolveStatus::kUnknown) {
       if (peak <= limit) {
         outcome.objective = additive;
@@ -289,39 +279,35 @@ Seconds MapMesh::lagrangian(const MemoryRows& rows, double limit, double weight)
   return bound;
 }
 
-Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
-                                              Seconds worth,
-                                              const Budget& budget,
-                                              MemoryRows& rows,
-                                              std::vector<Candidate>& candidates) {
+Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit, Seconds worth, MapShared& shared) {
   constexpr int kMostColumns = 12;
   Bound bound{free_bound_, {}};
-  bound.additive = std::max(bound.additive, lagrangian(rows, static_cast<double>(limit), 1));
+  bound.additive = std::max(bound.additive, lagrangian(shared.rows, static_cast<double>(limit), 1));
   // From bytes that cost as much as all of the step does, to ten times that.
   const double unit = free_bound_ / static_cast<double>(limit);
   for (double price = unit; columns_.size() < 4; price *= 10) {
-    MemoryRows dear = rows;
+    MemoryRows dear = shared.rows;
     dear.multiplier.assign(
-        rows.moments.size(),
-        price / static_cast<double>(std::max<std::size_t>(rows.moments.size(), 1)));
+        shared.rows.moments.size(),
+        price / static_cast<double>(std::max<std::size_t>(shared.rows.moments.size(), 1)));
     bound.additive = std::max(bound.additive, lagrangian(dear, static_cast<double>(limit), 1));
   }
-  for (int round = 0; round < kMostColumns && !budget.exhausted(); ++round) {
-    if (bound.additive >= worth * (1 - kGap)) {
-      return bound;
-    }
-    const problem::IntraOpProblem restricted = problem_.restricted(columns_);
+  if (bound.additive >= worth * (1 - kGap)) {
+    return bound;
+  }
+  problem::IntraOpProblem restricted = problem_.restricted(columns_);
+  for (int round = 0; round < kMostColumns && !shared.budget.exhausted(); ++round) {
     solvers::ExactSolver solver;
+    // Where the tables do not fit, a local search may still help a plan that is far from its bound.
+    const bool fall_back = bound.additive < kFar * worth;
     Seconds effort = kApproachEffort;
     SHARDPLAN_ASSIGN_OR_RETURN(
         const Outcome outcome,
-        solve_rows(
-            restricted, solver, limit, bound.additive, worth, effort, budget, rows, candidates));
+        solve_rows(restricted, solver, limit, worth, fall_back, effort, shared));
     if (outcome.infeasible) {
       Least least;
       least.peak = kInfinity;
-      SHARDPLAN_RETURN_IF_ERROR(
-          least_columns(static_cast<double>(limit), budget, rows, candidates, least));
+      SHARDPLAN_RETURN_IF_ERROR(least_columns(static_cast<double>(limit), shared, least));
       if (least.bound > static_cast<double>(limit)) {
         return Bound{kInfinity, {}};
       }
@@ -333,53 +319,49 @@ Result<MapMesh::Bound> MapMesh::solve_columns(Bytes limit,
       worth = std::min(worth, outcome.objective);
     }
     const Seconds before = bound.additive;
-    const std::size_t largest = restricted.largest_edge();
-    bound.additive = std::max(bound.additive, lagrangian(rows, static_cast<double>(limit), 1));
-    const bool learned = problem_.restricted(columns_).largest_edge() > largest ||
-                         bound.additive > before * (1 + kGap);
-    if (!learned && !outcome.infeasible) {
+    bound.additive =
+        std::max(bound.additive, lagrangian(shared.rows, static_cast<double>(limit), 1));
+    problem::IntraOpProblem wider = problem_.restricted(columns_);
+    const bool learned =
+        wider.largest_edge() > restricted.largest_edge() || bound.additive > before * (1 + kGap);
+    restricted = std::move(wider);
+    if (bound.additive >= worth * (1 - kGap) || (!learned && !outcome.infeasible)) {
       return bound;
     }
   }
   return bound;
 }
 
-Result<double> MapMesh::solve_least(double worth,
-                                    const Budget& budget,
-                                    MemoryRows& rows,
-                                    std::vector<Candidate>& candidates) {
+Result<double> MapMesh::solve_least(double worth, MapShared& shared) {
   for (const auto& [bytes, at] : free_peaks_) {
-    rows.add(at);
+    shared.rows.add(at);
   }
   Least least;
   least.peak = worth;
-  SHARDPLAN_RETURN_IF_ERROR(least_columns(0, budget, rows, candidates, least));
+  SHARDPLAN_RETURN_IF_ERROR(least_columns(0, shared, least));
   bool news = is_small();
-  for (int round = 0; round < kMostRounds && news && !budget.exhausted() && !least.closed();
+  for (int round = 0; round < kMostRounds && news && !shared.budget.exhausted() && !least.closed();
        ++round) {
-    SHARDPLAN_ASSIGN_OR_RETURN(news, least_step(problem_, true, budget, rows, candidates, least));
+    SHARDPLAN_ASSIGN_OR_RETURN(news, least_step(problem_, true, shared, least));
   }
   return least.bound;
 }
 
 /// The least peak by restricted problems, until it is known or known to be above `limit`, or a plan
 /// within the limit is found.
-Status MapMesh::least_columns(double limit,
-                              const Budget& budget,
-                              MemoryRows& rows,
-                              std::vector<Candidate>& candidates,
-                              Least& least) {
-  MemoryRows equal = rows;
-  equal.multiplier.assign(rows.moments.size(), 1.0 / static_cast<double>(rows.moments.size()));
+Status MapMesh::least_columns(double limit, MapShared& shared, Least& least) {
+  MemoryRows equal = shared.rows;
+  equal.multiplier.assign(shared.rows.moments.size(),
+                          1.0 / static_cast<double>(shared.rows.moments.size()));
   least.bound = std::max(least.bound, lagrangian(equal, 0, 0));
-  for (int round = 0; round < kMostRounds && !budget.exhausted() && !least.closed(); ++round) {
+  for (int round = 0; round < kMostRounds && !shared.budget.exhausted() && !least.closed();
+       ++round) {
     if (limit > 0 && (least.bound > limit || least.peak <= limit)) {
       break;
     }
     const double before = least.bound;
-    SHARDPLAN_ASSIGN_OR_RETURN(
-        const bool news,
-        least_step(problem_.restricted(columns_), false, budget, rows, candidates, least));
+    SHARDPLAN_ASSIGN_OR_RETURN(const bool news,
+                               least_step(problem_.restricted(columns_), false, shared, least));
     if (!news && least.bound <= before * (1 + 1e-4)) {
       break;
     }
@@ -391,27 +373,26 @@ Status MapMesh::least_columns(double limit,
 /// when that taught a new moment.
 Result<bool> MapMesh::least_step(const problem::IntraOpProblem& problem,
                                  bool whole,
-                                 const Budget& budget,
-                                 MemoryRows& rows,
-                                 std::vector<Candidate>& candidates,
+                                 MapShared& shared,
                                  Least& least) {
-  problem::StrategyGraph graph = problem.strategy_graph(true, rows.moments);
+  problem::StrategyGraph graph = problem.strategy_graph(true, shared.rows.moments);
   for (solvers::ConstrainedProblem::Row& row : graph.problem.rows) {
     row.limit = 0;
   }
   solvers::SolveOptions options;
   options.gap = kLeastGap;
-  options.time_limit = budget.remaining();
-  options.control = budget.control();
+  options.time_limit = shared.budget.remaining();
+  options.control = shared.budget.control();
   const solvers::Solution solution = solver_.solve_min_max(graph.problem, options);
   if (solution.choice.empty()) {
     return false;
   }
-  least.bound = std::max(least.bound, whole ? solution.lower_bound : least_bound(rows, solution));
+  least.bound =
+      std::max(least.bound, whole ? solution.lower_bound : least_bound(shared.rows, solution));
   SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem, solution.choice, true));
   least.peak = std::min(least.peak, static_cast<double>(made.simulation.peak_bytes));
-  const bool news = add_moments(made, solution.objective, rows);
-  candidates.push_back(std::move(made));
+  const bool news = add_moments(made, solution.objective, shared.rows);
+  shared.candidates.push_back(std::move(made));
   return news;
 }
 

@@ -24,6 +24,13 @@ struct MemoryRows {
   bool add(problem::Moment at);
 };
 
+/// What the searches on all meshes share: what they may spend, and what they found.
+struct MapShared {
+  const Budget& budget;
+  MemoryRows& rows;
+  std::vector<Candidate>& candidates;
+};
+
 /// The search of `map` on one mesh. Keeps what one memory limit taught for the next.
 class MapMesh {
  public:
@@ -51,27 +58,15 @@ class MapMesh {
 
   /// A bound on the additive time within a limit, quickly, and plans near it. Ends early when
   /// nothing below `worth` is possible. Precondition: solve_free().
-  [[nodiscard]] Result<Seconds> approach(Bytes limit,
-                                         Seconds worth,
-                                         const Budget& budget,
-                                         MemoryRows& rows,
-                                         std::vector<Candidate>& candidates);
+  [[nodiscard]] Result<Seconds> approach(Bytes limit, Seconds worth, MapShared& shared);
   /// Proves the optimum within the limit, or that it is not below `worth`, where the mesh is small
   /// enough and `effort` (counted seconds, see solvers::SolveOptions; reduced by what was spent)
   /// lasts. Precondition: approach().
-  [[nodiscard]] Result<Bound> close(Bytes limit,
-                                    Seconds worth,
-                                    Seconds& effort,
-                                    const Budget& budget,
-                                    MemoryRows& rows,
-                                    std::vector<Candidate>& candidates);
+  [[nodiscard]] Result<Bound> close(Bytes limit, Seconds worth, Seconds& effort, MapShared& shared);
 
   /// The plan of least peak, as far as it may be below `worth`; returns the proven lower bound on
   /// the peak. Precondition: solve_free().
-  [[nodiscard]] Result<double> solve_least(double worth,
-                                           const Budget& budget,
-                                           MemoryRows& rows,
-                                           std::vector<Candidate>& candidates);
+  [[nodiscard]] Result<double> solve_least(double worth, MapShared& shared);
 
  private:
   MapMesh(const PlanRequest& request, problem::IntraOpProblem problem, std::size_t axes)
@@ -90,16 +85,10 @@ class MapMesh {
     double peak = 0;  ///< of a plan
     [[nodiscard]] bool closed() const;
   };
-  Status least_columns(double limit,
-                       const Budget& budget,
-                       MemoryRows& rows,
-                       std::vector<Candidate>& candidates,
-                       Least& least);
+  Status least_columns(double limit, MapShared& shared, Least& least);
   [[nodiscard]] Result<bool> least_step(const problem::IntraOpProblem& problem,
                                         bool whole,
-                                        const Budget& budget,
-                                        MemoryRows& rows,
-                                        std::vector<Candidate>& candidates,
+                                        MapShared& shared,
                                         Least& least);
   [[nodiscard]] Result<Candidate> candidate(const problem::IntraOpProblem& problem,
                                             const std::vector<int>& choice,
@@ -109,17 +98,11 @@ class MapMesh {
   [[nodiscard]] Result<Outcome> solve_rows(const problem::IntraOpProblem& problem,
                                            solvers::ExactSolver& solver,
                                            Bytes limit,
-                                           Seconds least_bound,
                                            Seconds worth,
+                                           bool fall_back,
                                            Seconds& effort,
-                                           const Budget& budget,
-                                           MemoryRows& rows,
-                                           std::vector<Candidate>& candidates) const;
-  [[nodiscard]] Result<Bound> solve_columns(Bytes limit,
-                                            Seconds worth,
-                                            const Budget& budget,
-                                            MemoryRows& rows,
-                                            std::vector<Candidate>& candidates);
+                                           MapShared& shared) const;
+  [[nodiscard]] Result<Bound> solve_columns(Bytes limit, Seconds worth, MapShared& shared);
   [[nodiscard]] bool is_small() const;
   void forget_tables();
   [[nodiscard]] Seconds lagrangian(const MemoryRows& rows, double limit, double weight);
