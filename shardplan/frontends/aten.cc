@@ -12,13 +12,6 @@
 
 namespace shardplan::frontends {
 
-namespace {
-
-/// Attributes hold doubles: larger integers would be rounded.
-constexpr double kExactIntegers = 9007199254740992.0;
-
-}  // namespace
-
 using ir::DType;
 using ir::IntList;
 using ir::Shape;
@@ -302,88 +295,23 @@ void AtenCall::constant_result(ConstTensor value) {
 }
 
 ValueId AtenCall::cast(ValueId x, DType dtype) {
-  if (!ok() || builder().type(x).dtype == dtype) {
-    return x;
-  }
-  return builder().emit("cast", {x}, {{"dtype", std::string(ir::dtype_name(dtype))}});
+  return cast_to(builder(), x, dtype);
 }
 
 ValueId AtenCall::reshape(ValueId x, const Shape& shape) {
-  if (!ok() || builder().type(x).shape == shape) {
-    return x;
-  }
-  return builder().emit("reshape", {x}, {{"shape", IntList(shape)}});
+  return reshape_to(builder(), x, shape);
 }
 
 ValueId AtenCall::permute(ValueId x, const IntList& permutation) {
-  return builder().emit("transpose", {x}, {{"permutation", permutation}});
-}
-
-ValueId AtenCall::materialize_band(const ConstTensor& constant) {
-  Builder& b = builder();
-  const Shape compact = constant.compact_shape();
-  const std::optional<Band> truth = constant.true_band();
-  const Band band = truth.value_or(constant.band().value_or(Band{}));
-  const ValueId mask =
-      reshape(band_mask(b, compact[band.row], compact[band.column], band.low, band.high), compact);
-  if (truth.has_value()) {
-    return mask;
-  }
-  const auto value = [&](const Number& number) {
-    return materialize_compact(ConstTensor::full({constant.type().dtype, {}}, number));
-  };
-  const ValueId inside = value(constant.inside());
-  const ValueId outside = value(constant.outside());
-  return b.emit("where", {mask, inside, outside});
+  return permuted(builder(), x, permutation);
 }
 
 ValueId AtenCall::materialize_compact(const ConstTensor& constant) {
-  Builder& b = builder();
-  const Shape compact = constant.compact_shape();
-  const DType dtype = constant.type().dtype;
-  const std::string dtype_text(ir::dtype_name(dtype));
-  if (!ir::is_valid({dtype, compact})) {
-    unsupported(fmt::format("has an operand {} without elements", to_string(constant.type())));
-    return {};
-  }
-  const std::optional<Number> value = constant.uniform();
-  if (value.has_value() && (value->real || std::abs(value->as_double()) <= kExactIntegers)) {
-    return b.emit(
-        "full", {}, {{"shape", compact}, {"value", value->as_double()}, {"dtype", dtype_text}});
-  }
-  if (constant.band().has_value()) {
-    return materialize_band(constant);
-  }
-  const std::optional<IndexLike> index = constant.index_like();
-  if (index.has_value()) {
-    const ValueId iota = b.emit("iota",
-                                {},
-                                {{"shape", compact},
-                                 {"dim", static_cast<std::int64_t>(index->dim)},
-                                 {"dtype", dtype_text}});
-    return index->start == 0
-               ? iota
-               : b.emit("add_scalar", {iota}, {{"value", static_cast<double>(index->start)}});
-  }
-  std::optional<std::vector<std::byte>> bytes = constant.compact_bytes();
-  if (!bytes.has_value()) {
-    unsupported(fmt::format("has a constant operand {} that is too large to hold",
-                            to_string(constant.type())));
-    return {};
-  }
-  ir::Value data;
-  data.kind = ir::ValueKind::kConstant;
-  data.type = {dtype, compact};
-  data.data = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
-  return b.add_value(std::move(data));
+  return frontends::materialize_compact(builder(), constant);
 }
 
 ValueId AtenCall::materialize(const ConstTensor& constant) {
-  const ValueId compact = materialize_compact(constant);
-  if (!ok() || builder().type(compact).shape == constant.shape()) {
-    return compact;
-  }
-  return builder().emit("broadcast", {compact}, {{"shape", IntList(constant.shape())}});
+  return frontends::materialize(builder(), constant);
 }
 
 std::unordered_map<std::string_view, AtenOp> aten_table() {

@@ -10,16 +10,10 @@
 #include "shardplan/frontends/builder.h"
 #include "shardplan/frontends/const_eval.h"
 #include "shardplan/frontends/exported_program.h"
+#include "shardplan/frontends/materialize.h"
 
 /// How ATen's operators become ops of the graph: one row of a table an operator, one file a family.
 namespace shardplan::frontends {
-
-/// A tensor of the exported graph: known content, or a value of our graph, or both once the
-/// constant has been put into the graph.
-struct Operand {
-  std::optional<ConstTensor> constant;
-  ir::ValueId value;
-};
 
 /// What the import of one archive carries from call to call.
 struct ImportState {
@@ -90,9 +84,8 @@ class AtenCall {
   void result(ir::ValueId value, std::size_t index = 0);
   void constant_result(ConstTensor value);
 
-  /// Puts a constant into the graph in compact form: iota, full, comparison of indices, or data.
+  /// See materialize.h.
   [[nodiscard]] ir::ValueId materialize_compact(const ConstTensor& constant);
-  /// The same in its full shape.
   [[nodiscard]] ir::ValueId materialize(const ConstTensor& constant);
   /// `x` in the dtype and shape of its result: casts and reshapes where they differ.
   [[nodiscard]] ir::ValueId cast(ir::ValueId x, ir::DType dtype);
@@ -109,7 +102,6 @@ class AtenCall {
   [[nodiscard]] const Argument* find(std::string_view name, Argument::Kind kind);
   [[nodiscard]] std::string where() const;
   [[nodiscard]] ir::ValueId value_of(const std::string& tensor_name);
-  [[nodiscard]] ir::ValueId materialize_band(const ConstTensor& constant);
 
   ImportState& state_;
   const ExportedNode& node_;

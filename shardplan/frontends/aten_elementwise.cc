@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "shardplan/frontends/aten.h"
+#include "shardplan/frontends/const_fold.h"
 
 namespace shardplan::frontends {
 
@@ -17,21 +18,6 @@ using ir::ValueId;
 using Folded = std::optional<ConstTensor>;
 
 // Folding -----------------------------------------------------------------------------------------
-
-/// Integers add, subtract and multiply modulo 2^64, as in PyTorch.
-Number arithmetic(std::string_view op, const Number& a, const Number& b) {
-  if (a.real || b.real) {
-    const double x = a.as_double();
-    const double y = b.as_double();
-    return Number::of(op == "add" ? x + y : op == "sub" ? x - y : op == "mul" ? x * y : x / y);
-  }
-  if (op == "div") {
-    return Number::of(a.as_double() / b.as_double());
-  }
-  const auto x = static_cast<std::uint64_t>(a.i);
-  const auto y = static_cast<std::uint64_t>(b.i);
-  return Number::of(static_cast<std::int64_t>(op == "add" ? x + y : op == "sub" ? x - y : x * y));
-}
 
 Folded fold_arithmetic(AtenCall& c) {
   const Folded a = c.constant_or_number("self");

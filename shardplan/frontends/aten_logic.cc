@@ -1,10 +1,9 @@
 // Comparisons and logic. Models compute their masks with them, mostly from constants.
 
-#include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include "shardplan/frontends/aten.h"
+#include "shardplan/frontends/const_fold.h"
 
 namespace shardplan::frontends {
 
@@ -15,101 +14,20 @@ using ir::TensorType;
 using ir::ValueId;
 using Folded = std::optional<ConstTensor>;
 
-bool compare(std::string_view op, const Number& a, const Number& b) {
-  const auto by = [&](auto x, auto y) {
-    return op == "eq"   ? x == y
-           : op == "ne" ? x != y
-           : op == "lt" ? x < y
-           : op == "le" ? x <= y
-           : op == "gt" ? x > y
-                        : x >= y;
-  };
-  return a.real || b.real ? by(a.as_double(), b.as_double()) : by(a.i, b.i);
-}
-
-/// a ≥ b (or ≤, >, <) where a counts along one dimension and b along another is a band: it needs no
-/// elements, whatever the sequence length.
-Folded comparison_band(std::string_view op, const TensorType& type, ConstTensor a, ConstTensor b) {
-  if (op == "le" || op == "lt") {
-    std::swap(a, b);
-  } else if (op != "ge" && op != "gt") {
-    return std::nullopt;
-  }
-  const std::optional<IndexLike> x = a.expand(type.shape).index_like();
-  const std::optional<IndexLike> y = b.expand(type.shape).index_like();
-  constexpr std::int64_t kLimit = std::int64_t{1} << 60;
-  if (!x.has_value() || !y.has_value() || x->dim == y->dim || std::abs(x->start) > kLimit ||
-      std::abs(y->start) > kLimit) {
-    return std::nullopt;
-  }
-  const bool strict = op == "gt" || op == "lt";
-  return ConstTensor::band_mask(type.shape,
-                                Band{.row = x->dim,
-                                     .column = y->dim,
-                                     .low = y->start - x->start + (strict ? 1 : 0),
-                                     .high = std::nullopt});
-}
-
-Folded fold_comparison(AtenCall& c) {
+Folded fold_compared(AtenCall& c) {
   const Folded a = c.constant_or_number("self");
   const Folded b = c.constant_or_number("other");
   const TensorType type = c.result_type();
-  if (!a.has_value() || !b.has_value() || !c.ok() || a->shape().size() > type.shape.size() ||
-      b->shape().size() > type.shape.size()) {
-    return std::nullopt;
-  }
-  if (Folded band = comparison_band(c.ours(), type, *a, *b)) {
-    return band;
-  }
-  const std::vector<ConstTensor> operands{*a, *b};
-  return elementwise(type, operands, [&](std::span<const Number> v) {
-    return Number::of(std::int64_t{compare(c.ours(), v[0], v[1])});
-  });
+  return a.has_value() && b.has_value() && c.ok() ? fold_comparison(c.ours(), type, *a, *b)
+                                                  : std::nullopt;
 }
 
-/// Both bands at once, when they run along the same dimensions.
-Folded intersection(const TensorType& type, const ConstTensor& a, const ConstTensor& b) {
-  const std::optional<Band> x = a.expand(type.shape).true_band();
-  const std::optional<Band> y = b.expand(type.shape).true_band();
-  if (!x.has_value() || !y.has_value() || x->row != y->row || x->column != y->column) {
-    return std::nullopt;
-  }
-  Band both = *x;
-  if (y->low.has_value()) {
-    both.low = both.low.has_value() ? std::max(*both.low, *y->low) : *y->low;
-  }
-  if (y->high.has_value()) {
-    both.high = both.high.has_value() ? std::min(*both.high, *y->high) : *y->high;
-  }
-  return ConstTensor::band_mask(type.shape, both);
-}
-
-Folded fold_logical(AtenCall& c) {
+Folded fold_combined(AtenCall& c) {
   const Folded a = c.constant_or_number("self");
   const Folded b = c.constant_or_number("other");
   const TensorType type = c.result_type();
-  if (!a.has_value() || !b.has_value() || type.dtype != DType::kBool || !c.ok()) {
-    return std::nullopt;
-  }
-  const bool conjunction = c.ours() == "logical_and";
-  for (const auto& [x, other] : {std::pair(*a, *b), std::pair(*b, *a)}) {
-    const std::optional<Number> value = x.uniform();
-    if (value.has_value()) {
-      const bool neutral = (value->as_double() != 0) == conjunction;
-      return neutral ? other.expand(type.shape) : x.expand(type.shape);
-    }
-  }
-  if (conjunction) {
-    if (Folded both = intersection(type, *a, *b)) {
-      return both;
-    }
-  }
-  const std::vector<ConstTensor> operands{*a, *b};
-  return elementwise(type, operands, [&](std::span<const Number> v) {
-    const bool x = v[0].as_double() != 0;
-    const bool y = v[1].as_double() != 0;
-    return Number::of(std::int64_t{conjunction ? x && y : x || y});
-  });
+  const bool known = a.has_value() && b.has_value() && type.dtype == DType::kBool && c.ok();
+  return known ? fold_logical(c.ours(), type, *a, *b) : std::nullopt;
 }
 
 Folded fold_not(AtenCall& c) {
@@ -185,7 +103,7 @@ std::vector<AtenOp> aten_logic() {
        {"aten.ge.Scalar", "ge"}}};
   rows.reserve(kComparisons.size());
   for (const auto& [target, ours] : kComparisons) {
-    rows.push_back({target, map_comparison, ours, fold_comparison});
+    rows.push_back({target, map_comparison, ours, fold_compared});
   }
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLogical{
       {{"aten.__and__.Tensor", "logical_and"},
@@ -195,7 +113,7 @@ std::vector<AtenOp> aten_logic() {
        {"aten.bitwise_or.Tensor", "logical_or"},
        {"aten.logical_or.default", "logical_or"}}};
   for (const auto& [target, ours] : kLogical) {
-    rows.push_back({target, map_logical, ours, fold_logical});
+    rows.push_back({target, map_logical, ours, fold_combined});
   }
   rows.push_back({"aten.logical_not.default", map_not, "logical_not", fold_not});
   rows.push_back({"aten.bitwise_not.default", map_not, "logical_not", fold_not});

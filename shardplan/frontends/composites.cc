@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "shardplan/frontends/materialize.h"
+
 namespace shardplan::frontends {
 
 using ir::Attributes;
@@ -25,13 +27,6 @@ ValueId index_along(Builder& b, ir::Shape shape, std::int64_t dim) {
       "iota",
       {},
       {{"shape", IntList(std::move(shape))}, {"dim", dim}, {"dtype", std::string("i64")}});
-}
-
-ValueId cast_to(Builder& b, ValueId x, DType dtype) {
-  if (b.type(x).dtype == dtype) {
-    return x;
-  }
-  return b.emit("cast", {x}, {{"dtype", std::string(ir::dtype_name(dtype))}});
 }
 
 ValueId scalar(Builder& b, double value, DType dtype) {
