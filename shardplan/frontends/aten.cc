@@ -247,6 +247,17 @@ std::vector<ValueId> AtenCall::tensors(std::string_view name) {
   return values;
 }
 
+std::vector<ValueId> AtenCall::tensors_if_given(std::string_view name) {
+  std::vector<ValueId> values;
+  const Argument* const argument = find(name, Argument::Kind::kTensors);
+  if (argument != nullptr) {
+    for (const std::string& tensor : argument->tensors) {
+      values.push_back(tensor.empty() ? ValueId{} : value_of(tensor));
+    }
+  }
+  return values;
+}
+
 TensorType AtenCall::type_of(std::string_view name) {
   const Argument* const argument = find(name, Argument::Kind::kTensors);
   if (argument != nullptr && argument->tensors.size() == 1) {
@@ -321,9 +332,11 @@ std::unordered_map<std::string_view, AtenOp> aten_table() {
                             aten_logic,
                             aten_shape,
                             aten_indexing,
+                            aten_convolution,
                             aten_matmul,
                             aten_reduction,
                             aten_normalization,
+                            aten_batch_norm,
                             aten_attention,
                             aten_loss}) {
     for (const AtenOp& row : family()) {

@@ -24,6 +24,8 @@ struct ImportState {
   /// cross-entropy.
   std::unordered_map<ir::ValueId, ir::ValueId> log_softmax_operand{};
   std::int64_t dropout_sites = 0;
+  /// Buffers that an operator writes in place, and their new content.
+  std::vector<ir::Write> writes{};
 };
 
 /// One call of an ATen operator while it is being imported: typed access to its named arguments,
@@ -74,6 +76,8 @@ class AtenCall {
   /// An invalid id when the argument is missing or None.
   [[nodiscard]] ir::ValueId tensor_if_given(std::string_view name);
   [[nodiscard]] std::vector<ir::ValueId> tensors(std::string_view name);
+  /// The same; an element that is missing or None is an invalid id.
+  [[nodiscard]] std::vector<ir::ValueId> tensors_if_given(std::string_view name);
   /// Type of a tensor argument as the archive has it.
   [[nodiscard]] ir::TensorType type_of(std::string_view name);
 
@@ -123,9 +127,11 @@ struct AtenOp {
 [[nodiscard]] std::vector<AtenOp> aten_logic();          // aten_logic.cc
 [[nodiscard]] std::vector<AtenOp> aten_shape();          // aten_shape.cc
 [[nodiscard]] std::vector<AtenOp> aten_indexing();       // aten_indexing.cc
+[[nodiscard]] std::vector<AtenOp> aten_convolution();    // aten_convolution.cc
 [[nodiscard]] std::vector<AtenOp> aten_matmul();         // aten_matmul.cc
 [[nodiscard]] std::vector<AtenOp> aten_reduction();      // aten_reduction.cc
 [[nodiscard]] std::vector<AtenOp> aten_normalization();  // aten_normalization.cc
+[[nodiscard]] std::vector<AtenOp> aten_batch_norm();     // aten_batch_norm.cc
 [[nodiscard]] std::vector<AtenOp> aten_attention();      // aten_attention.cc
 [[nodiscard]] std::vector<AtenOp> aten_loss();           // aten_loss.cc
 

@@ -306,6 +306,7 @@ class Importer {
   }
 
   Status add_mutations() {
+    graph_.writes = state_.writes;
     for (const ExportedMutation& mutation : program_.mutations) {
       const std::optional<ValueId> target = value_named(mutation.buffer);
       const auto value = state_.operands.find(mutation.value);

@@ -1,17 +1,23 @@
 // Rows of a table chosen by integers.
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "shardplan/ops/checks.h"
+#include "shardplan/ops/elementwise.h"
 #include "shardplan/ops/registry.h"
 
 namespace shardplan::ops {
 namespace {
 
+constexpr std::string_view kPadding = "padding_idx";  ///< an id whose row gets no gradient
+
 /// weight [v, d], ids of any shape → ids' shape with d appended.
 Result<Types> infer_embedding(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 2));
-  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes, {}));
+  SHARDPLAN_RETURN_IF_ERROR(
+      check_attributes(attributes, {{kPadding, AttributeKind::kInteger, false}}));
   SHARDPLAN_RETURN_IF_ERROR(check_integer(inputs, 1));
   if (inputs[0].rank() != 2) {
     return invalid_input("the weight is " + ir::to_string(inputs[0]) + ", 2 dimensions expected");
@@ -28,15 +34,17 @@ AxisMap axes_embedding(const OpView& op) {
 }
 
 void gradient_embedding(GradientBuilder& b) {
-  const std::int64_t rows = dim_size(b.type(b.input(0)), 0);
+  ir::Attributes attributes = b.attributes();
+  attributes.set("rows", dim_size(b.type(b.input(0)), 0));
   b.set_input_gradient(
-      0, b.emit("embedding_backward", {b.output_gradient(0), b.input(1)}, {{"rows", rows}}));
+      0, b.emit("embedding_backward", {b.output_gradient(0), b.input(1)}, std::move(attributes)));
 }
 
 /// g of ids' shape with d appended, ids → [rows, d].
 Result<Types> infer_embedding_backward(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 2));
-  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes, {{"rows", AttributeKind::kInteger}}));
+  SHARDPLAN_RETURN_IF_ERROR(check_attributes(
+      attributes, {{"rows", AttributeKind::kInteger}, {kPadding, AttributeKind::kInteger, false}}));
   SHARDPLAN_RETURN_IF_ERROR(check_floating(inputs, 0));
   SHARDPLAN_RETURN_IF_ERROR(check_integer(inputs, 1));
   ir::Shape expected = inputs[1].shape;
@@ -49,6 +57,21 @@ Result<Types> infer_embedding_backward(Inputs inputs, const ir::Attributes& attr
 AxisMap axes_embedding_backward(const OpView& op) {
   const std::string ids = axis_names("b", op.inputs[1].shape.size());
   return make_axis_map(ids + " d, " + ids + " -> @v d", op.inputs, op.results, {{{0}, {0}}});
+}
+
+/// The rows go back to where they came from, but none to ids that are skipped.
+void gradient_embedding_backward(GradientBuilder& b) {
+  const ir::ValueId g = b.output_gradient(0);
+  ir::ValueId rows = b.emit("embedding", {g, b.input(1)});
+  if (b.attributes().has(kPadding)) {
+    const double padding = static_cast<double>(b.attributes().integer(kPadding));
+    ir::ValueId kept = b.emit("ne_scalar", {b.input(1)}, {{"value", padding}});
+    kept = cast_like(b, kept, g);
+    ir::IntList shape = b.type(b.input(1)).shape;
+    shape.push_back(1);
+    rows = b.emit("mul", {rows, b.emit("reshape", {kept}, {{"shape", shape}})});
+  }
+  b.set_input_gradient(0, rows);
 }
 
 /// One addition for every element of the gradient.
@@ -69,7 +92,8 @@ std::vector<OpDef> embedding_ops() {
        .summary = "gradient of the table: each row sums the gradients of its uses",
        .infer = infer_embedding_backward,
        .axes = axes_embedding_backward,
-       .flops = flops_embedding_backward},
+       .flops = flops_embedding_backward,
+       .gradient = gradient_embedding_backward},
   };
 }
 

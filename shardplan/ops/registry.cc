@@ -14,8 +14,11 @@ std::vector<OpDef> joined_families() {
                             reduction_ops,
                             einsum_ops,
                             normalization_ops,
+                            batch_norm_ops,
                             attention_ops,
                             embedding_ops,
+                            indexing_ops,
+                            convolution_ops,
                             loss_ops,
                             random_ops,
                             optimizer_ops}) {

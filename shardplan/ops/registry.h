@@ -14,8 +14,11 @@ namespace shardplan::ops {
 [[nodiscard]] std::vector<OpDef> reduction_ops();      // reduction.cc
 [[nodiscard]] std::vector<OpDef> einsum_ops();         // einsum.cc
 [[nodiscard]] std::vector<OpDef> normalization_ops();  // normalization.cc
+[[nodiscard]] std::vector<OpDef> batch_norm_ops();     // batch_norm.cc
 [[nodiscard]] std::vector<OpDef> attention_ops();      // attention.cc
 [[nodiscard]] std::vector<OpDef> embedding_ops();      // embedding.cc
+[[nodiscard]] std::vector<OpDef> indexing_ops();       // indexing.cc
+[[nodiscard]] std::vector<OpDef> convolution_ops();    // convolution.cc
 [[nodiscard]] std::vector<OpDef> loss_ops();           // loss.cc
 [[nodiscard]] std::vector<OpDef> random_ops();         // random.cc: dropout
 [[nodiscard]] std::vector<OpDef> optimizer_ops();      // optimizer.cc

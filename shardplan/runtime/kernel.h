@@ -61,6 +61,9 @@ struct KernelEntry {
 [[nodiscard]] std::vector<KernelEntry> shape_kernels();
 [[nodiscard]] std::vector<KernelEntry> product_kernels();  ///< einsum, attention
 [[nodiscard]] std::vector<KernelEntry> model_kernels();    ///< norms, softmax, lookups, losses
+[[nodiscard]] std::vector<KernelEntry> batch_norm_kernels();
+[[nodiscard]] std::vector<KernelEntry> indexing_kernels();
+[[nodiscard]] std::vector<KernelEntry> convolution_kernels();
 [[nodiscard]] std::vector<KernelEntry> update_kernels();   ///< dropout, optimizers, accumulation
 
 [[nodiscard]] at::ScalarType scalar_type(ir::DType dtype);

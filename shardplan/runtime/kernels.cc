@@ -14,8 +14,14 @@ const GlobalAxis* KernelCall::position(std::string_view name) const {
 
 std::vector<KernelEntry> all_kernels() {
   std::vector<KernelEntry> all;
-  for (auto* table :
-       {&elementwise_kernels, &shape_kernels, &product_kernels, &model_kernels, &update_kernels}) {
+  for (auto* table : {&elementwise_kernels,
+                      &shape_kernels,
+                      &product_kernels,
+                      &model_kernels,
+                      &batch_norm_kernels,
+                      &indexing_kernels,
+                      &convolution_kernels,
+                      &update_kernels}) {
     const std::vector<KernelEntry> entries = table();
     all.insert(all.end(), entries.begin(), entries.end());
   }

@@ -139,13 +139,15 @@ Tensors embedding_backward(const KernelCall& call) {
   const at::Tensor& ids = call.input(1);
   const std::int64_t local_rows = call.results[0].shape[0];
   constexpr std::int64_t kSkip = -1;  // ATen's padding index: rows that get no gradient
+  const std::int64_t padding = call.attributes.integer_or("padding_idx", kSkip);
   const GlobalAxis* rows = call.position("v");
-  at::Tensor local_ids = ids;
-  if (rows != nullptr && !rows->whole()) {
-    const LocalIds local = localize(ids, *rows);
-    local_ids = local.ids.masked_fill(local.inside.logical_not(), kSkip);
+  if (rows == nullptr || rows->whole()) {
+    return {to_result(call, 0, at::embedding_dense_backward(g, ids, local_rows, padding, false))};
   }
-  return {to_result(call, 0, at::embedding_dense_backward(g, local_ids, local_rows, kSkip, false))};
+  LocalIds local = localize(ids, *rows);
+  local.inside.logical_and_(ids.ne(padding));
+  local.ids.masked_fill_(local.inside.logical_not(), kSkip);
+  return {to_result(call, 0, at::embedding_dense_backward(g, local.ids, local_rows, kSkip, false))};
 }
 
 // ---- softmax cross-entropy in pieces ----

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,12 @@ bool names_floating_dtype(const ir::Op& op) {
 
 void set_dtype(ir::Op& op, DType dtype) {
   op.attributes.set("dtype", std::string(ir::dtype_name(dtype)));
+}
+
+/// Ops that keep sums wide by themselves, whatever their operands are.
+bool takes_operands_as_they_are(std::string_view name) {
+  return name == "sum_exp" || name == "batch_moments" || name == "batch_statistics" ||
+         name == "batch_running" || name == "batch_norm";
 }
 
 /// A cast to the type that its operand already has stands for the operand.
@@ -122,7 +129,7 @@ class NarrowCopy {
       return copy_cast(id);
     }
     ir::Op op = copy_.op_like(id);
-    if (original.name == "sum_exp") {
+    if (takes_operands_as_they_are(original.name)) {
       return copy_.append(id, std::move(op));
     }
     const DType dtype = is_wide(id, op) ? DType::kFloat32 : DType::kBFloat16;

@@ -169,10 +169,102 @@ inline void add_lookups(std::vector<Sample>& out) {
   const ir::Attributes ignore{{"ignore_index", std::int64_t{-100}}};
   out.push_back({"embedding", {f32({9, 4}), i64({2, 3})}});
   out.push_back({"embedding_backward", {f32({2, 3, 4}), i64({2, 3})}, {{"rows", std::int64_t{9}}}});
+  out.push_back({"embedding", {f32({9, 4}), i64({2, 3})}, {{"padding_idx", std::int64_t{1}}}});
+  out.push_back({"embedding_backward",
+                 {f32({2, 3, 4}), i64({2, 3})},
+                 {{"rows", std::int64_t{9}}, {"padding_idx", std::int64_t{1}}}});
   out.push_back({"sum_exp", {bf16({2, 3, 9}), f32({2, 3})}});
   out.push_back({"label_score", {bf16({3, 9}), i64({3}), f32({3})}, ignore});
   out.push_back({"label_score_backward", {f32({3}), bf16({3, 9}), i64({3}), f32({3})}, ignore});
   out.push_back({"dropout", {f32({3, 9})}, {{"p", 0.1}, {"seed", std::int64_t{1}}}});
+}
+
+/// Attributes of a convolution over `rank` spatial dimensions.
+inline ir::Attributes window(std::size_t rank,
+                             std::int64_t stride,
+                             std::int64_t padding,
+                             std::int64_t groups,
+                             bool transposed) {
+  return {{"stride", ir::IntList(rank, stride)},
+          {"padding", ir::IntList(rank, padding)},
+          {"dilation", ir::IntList(rank, 1)},
+          {"output_padding", ir::IntList(rank, transposed ? stride - 1 : 0)},
+          {"transposed", transposed},
+          {"groups", groups}};
+}
+
+inline void add_convolution(std::vector<Sample>& out,
+                            const ir::TensorType& x,
+                            const ir::TensorType& weight,
+                            const ir::TensorType& y,
+                            const ir::Attributes& attributes) {
+  out.push_back({"convolution", {x, weight}, attributes});
+  ir::Attributes input = attributes;
+  input.set("size", ir::IntList(x.shape.begin() + 2, x.shape.end()));
+  out.push_back({"convolution_backward_input", {y, weight}, input});
+  ir::Attributes kernel = attributes;
+  kernel.set("size", ir::IntList(weight.shape.begin() + 2, weight.shape.end()));
+  out.push_back({"convolution_backward_weight", {y, x}, kernel});
+}
+
+inline void add_convolutions(std::vector<Sample>& out) {
+  add_convolution(out, f32({2, 4, 9}), f32({6, 4, 3}), f32({2, 6, 5}), window(1, 2, 1, 1, false));
+  add_convolution(
+      out, f32({2, 4, 8, 8}), f32({6, 2, 3, 3}), f32({2, 6, 8, 8}), window(2, 1, 1, 2, false));
+  add_convolution(
+      out, f32({2, 4, 8, 8}), f32({4, 1, 3, 3}), f32({2, 4, 8, 8}), window(2, 1, 1, 4, false));
+  add_convolution(
+      out, f32({2, 4, 4, 4}), f32({4, 3, 3, 3}), f32({2, 6, 8, 8}), window(2, 2, 1, 2, true));
+  add_convolution(out,
+                  f32({2, 4, 4, 4, 4}),
+                  f32({6, 4, 1, 1, 1}),
+                  f32({2, 6, 4, 4, 4}),
+                  window(3, 1, 0, 1, false));
+}
+
+inline void add_batch_norms(std::vector<Sample>& out) {
+  const ir::TensorType x = bf16({4, 6, 5, 3});
+  const ir::TensorType c = f32({6});
+  const ir::TensorType moments{ir::DType::kFloat64, {3, 6}};
+  out.push_back({"batch_moments", {x}});
+  out.push_back({"batch_statistics", {moments}, {{"dtype", std::string("f32")}}});
+  out.push_back({"batch_running", {moments, c, c}, {{"momentum", 0.1}}});
+  out.push_back({"batch_norm_sums", {x, x, c, c}, {{"eps", 1e-5}}});
+  for (const bool weight : {false, true}) {
+    Types forward{x, c, c};
+    Types backward{x, x, c, c, f32({3, 6})};
+    if (weight) {
+      forward.insert(forward.end(), 2, bf16({6}));
+      backward.push_back(bf16({6}));
+    }
+    out.push_back({"batch_norm_backward", backward, {{"eps", 1e-5}, {"weight", weight}}});
+    for (const bool training : {false, true}) {
+      out.push_back(
+          {"batch_norm",
+           forward,
+           {{"eps", 1e-5}, {"training", training}, {"weight", weight}, {"bias", weight}}});
+    }
+    const ir::Attributes group{{"eps", 1e-5}, {"weight", weight}, {"bias", weight}};
+    const ir::TensorType grouped = bf16({4, 3, 2, 5});
+    Types group_forward{grouped};
+    Types group_backward{grouped, grouped, f32({4, 3}), f32({4, 3})};
+    if (weight) {
+      group_forward.insert(group_forward.end(), 2, bf16({3, 2}));
+      group_backward.push_back(bf16({3, 2}));
+    }
+    out.push_back({"group_norm", group_forward, group});
+    out.push_back({"group_norm_backward", group_backward, group});
+  }
+}
+
+inline void add_indexing(std::vector<Sample>& out) {
+  const ir::Attributes dim{{"dim", std::int64_t{1}}};
+  const ir::Attributes sum{{"dim", std::int64_t{1}}, {"shape", ir::IntList{4, 9, 6}}};
+  for (const ir::Shape& index : {ir::Shape{4, 5, 6}, ir::Shape{2, 5, 6}}) {
+    out.push_back({"gather", {f32({4, 9, 6}), i64(index)}, dim});
+    out.push_back({"scatter_sum", {f32(index), i64(index)}, sum});
+  }
+  out.push_back({"gather", {boolean({4, 9, 6}), i64({4, 5, 6})}, dim});
 }
 
 inline void add_updates(std::vector<Sample>& out) {
@@ -217,6 +309,9 @@ inline std::vector<Sample> samples() {
                          add_normalizations,
                          add_attention,
                          add_lookups,
+                         add_indexing,
+                         add_convolutions,
+                         add_batch_norms,
                          add_updates}) {
     add(out);
   }

@@ -4,20 +4,29 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/einsum.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gather.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/index_add.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/new_full.h>
+#include <ATen/ops/new_zeros.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/scatter_add.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <gtest/gtest.h>
 
@@ -459,9 +468,130 @@ std::vector<Case> model_cases() {
   return cases;
 }
 
+struct Filter {
+  ir::Shape x;
+  ir::Shape weight;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  std::int64_t groups = 1;
+  bool transposed = false;
+};
+
+std::vector<Case> convolution_cases() {
+  std::vector<Case> cases;
+  for (const Filter& f : std::vector<Filter>{
+           {.x = {2, 4, 9}, .weight = {6, 4, 3}, .stride = 2, .padding = 1},
+           {.x = {2, 4, 6, 7}, .weight = {6, 4, 3, 2}, .padding = 1},
+           {.x = {2, 4, 9, 9}, .weight = {6, 2, 3, 3}, .stride = 2, .dilation = 2, .groups = 2},
+           {.x = {2, 4, 6, 6}, .weight = {8, 1, 3, 3}, .padding = 1, .groups = 4},
+           {.x = {1, 4, 6, 6}, .weight = {8, 4, 1, 1}},
+           {.x = {2, 4, 4, 4},
+           .weight = {4, 3, 3, 3},
+           .stride = 2,
+           .groups = 2,
+           .transposed = true},
+           {.x = {2, 4, 5}, .weight = {4, 3, 3}, .stride = 3, .transposed = true},
+           {.x = {2, 3, 4, 5, 4}, .weight = {6, 3, 2, 3, 2}, .padding = 1}}) {
+    const std::size_t rank = f.x.size() - 2;
+    const IntList stride(rank, f.stride);
+    const IntList padding(rank, f.padding);
+    const IntList dilation(rank, f.dilation);
+    const IntList extra(rank, f.transposed ? f.stride - 1 : 0);
+    cases.push_back(
+        {"convolution",
+         {f64(f.x), f64(f.weight)},
+         {{"stride", stride},
+          {"padding", padding},
+          {"dilation", dilation},
+          {"output_padding", extra},
+          {"transposed", f.transposed},
+          {"groups", f.groups}},
+         [=](In t) {
+           return at::convolution(
+               t[0], t[1], std::nullopt, stride, padding, dilation, f.transposed, extra, f.groups);
+         }});
+  }
+  return cases;
+}
+
+/// With fixed statistics; batch norm in training has a test of its own.
+std::vector<Case> batch_norm_cases() {
+  const ir::TensorType c = f64({4});
+  const auto normalized = [](In t, bool affine) {
+    const at::Tensor x =
+        t[0].sub(t[1].detach().view({1, 4, 1})).mul(t[2].detach().add(0.1).rsqrt().view({1, 4, 1}));
+    return affine ? x.mul(t[3].view({1, 4, 1})).add(t[4].view({1, 4, 1})) : x;
+  };
+  std::vector<Case> cases{
+      {"batch_norm",
+       {f64({3, 4, 5}), c, c},
+       {{"eps", 0.1}, {"training", false}},
+       [=](In t) { return normalized(t, false); }},
+      {"batch_norm",
+       {f64({3, 4, 5}), c, c, c, c},
+       {{"eps", 0.1}, {"training", false}, {"weight", true}, {"bias", true}},
+       [=](In t) { return normalized(t, true); }},
+      {"batch_moments", {f64({3, 4, 5})}, {}, [](In t) {
+         const at::Tensor x = t[0].detach();
+         return at::stack({x.new_full({4}, 15), x.sum({0, 2}), x.mul(x).sum({0, 2})});
+       }}};
+  for (const bool affine : {false, true}) {
+    Types inputs{f64({3, 2, 4, 5})};
+    inputs.insert(inputs.end(), affine ? 2 : 0, f64({2, 4}));
+    cases.push_back(
+        {"group_norm", inputs, {{"eps", 0.1}, {"weight", affine}, {"bias", affine}}, [=](In t) {
+           return at::group_norm(t[0].reshape({3, 8, 5}),
+                                 2,
+                                 affine ? t[1].reshape({8}) : at::Tensor(),
+                                 affine ? t[2].reshape({8}) : at::Tensor(),
+                                 0.1)
+               .view({3, 2, 4, 5});
+         }});
+  }
+  return cases;
+}
+
+std::vector<Case> indexing_cases() {
+  const Attributes dim{{"dim", std::int64_t{1}}};
+  return {
+      {"embedding",
+       {f64({5, 3}), i64({2, 4})},
+       {{"padding_idx", std::int64_t{2}}},
+       [](In t) { return at::embedding(t[0], t[1], 2); }},
+      {"embedding_backward",
+       {f64({4, 3}), i64({4})},
+       {{"rows", std::int64_t{6}}},
+       [](In t) {
+         return t[0].new_zeros({6, 3}).index_add(0, t[1], t[0]);
+       }},
+      {"embedding_backward",
+       {f64({4, 3}), i64({4})},
+       {{"rows", std::int64_t{6}}, {"padding_idx", std::int64_t{2}}},
+       [](In t) {
+         const at::Tensor kept = t[1].ne(2).unsqueeze(1);
+         return t[0].new_zeros({6, 3}).index_add(0, t[1], t[0].mul(kept));
+       }},
+      {"gather", {f64({4, 5, 3}), i64({4, 7, 3})}, dim, [](In t) { return t[0].gather(1, t[1]); }},
+      {"gather", {f64({4, 5, 3}), i64({2, 7, 1})}, dim, [](In t) { return t[0].gather(1, t[1]); }},
+      {"scatter_sum",
+       {f64({2, 7, 3}), i64({2, 7, 3})},
+       {{"dim", std::int64_t{1}}, {"shape", IntList{4, 5, 3}}},
+       [](In t) {
+         return t[0].new_zeros({4, 5, 3}).scatter_add(1, t[1], t[0]);
+       }},
+  };
+}
+
 TEST(Kernels, EqualPlainFormulasAndAutograd) {
-  for (const auto cases :
-       {elementwise_cases, shape_cases, product_cases, attention_cases, model_cases}) {
+  for (const auto cases : {elementwise_cases,
+                           shape_cases,
+                           product_cases,
+                           attention_cases,
+                           model_cases,
+                           convolution_cases,
+                           batch_norm_cases,
+                           indexing_cases}) {
     for (const Case& sample : cases()) {
       check(sample);
     }
@@ -477,6 +607,45 @@ TEST(Kernels, ThereIsOneForEveryOp) {
   for (const ops::OpDef* const def : ops::all()) {
     EXPECT_EQ(kernels.count(std::string(def->name)), 1U) << def->name;
   }
+}
+
+// x -> moments -> statistics -> batch_norm against PyTorch's batch norm in training.
+TEST(Kernels, BatchNormByItsOwnStatisticsIsPyTorchs) {
+  const at::Tensor x = at::randn({3, 4, 5}, at::TensorOptions(at::kDouble)).mul(2).add(1);
+  const at::Tensor weight = at::randn({4}, at::TensorOptions(at::kDouble));
+  const at::Tensor bias = at::randn({4}, at::TensorOptions(at::kDouble));
+  const auto results = [](const char* op, const Tensors& in, const Attributes& a, const Types& t) {
+    return find_kernel(op)(KernelCall{in, a, t, {}, {}});
+  };
+  const ir::TensorType c = f64({4});
+  const at::Tensor moments = results("batch_moments", {x}, {}, {f64({3, 4})})[0];
+  const Tensors statistics =
+      results("batch_statistics", {moments}, {{"dtype", std::string("f64")}}, {c, c});
+  const at::Tensor old_mean = at::randn({4}, at::TensorOptions(at::kDouble));
+  const at::Tensor old_variance = at::randn({4}, at::TensorOptions(at::kDouble)).abs();
+  const Tensors running =
+      results("batch_running", {moments, old_mean, old_variance}, {{"momentum", 0.3}}, {c, c});
+
+  const Tensors tracked{x.clone().requires_grad_(true),
+                        weight.clone().requires_grad_(true),
+                        bias.clone().requires_grad_(true)};
+  const at::Tensor truth = at::batch_norm(
+      tracked[0], tracked[1], tracked[2], old_mean, old_variance, true, 0.3, 1e-3, false);
+  const at::Tensor g = at::randn(truth.sizes(), at::TensorOptions(at::kDouble));
+  truth.mul(g).sum().backward();
+
+  const Case sample{"batch_norm",
+                    {f64({3, 4, 5}), c, c, c, c},
+                    {{"eps", 1e-3}, {"training", true}, {"weight", true}, {"bias", true}},
+                    {}};
+  OpRun run(sample, {x, statistics[0], statistics[1], weight, bias});
+  expect_close(run.output(), truth.detach(), "forward");
+  expect_close(running[0], old_mean, "running mean");
+  expect_close(running[1], old_variance, "running variance");
+  const Tensors gradients = run.gradients(g);
+  expect_close(gradients[0], tracked[0].grad(), "gradient of x");
+  expect_close(gradients[3], tracked[1].grad(), "gradient of the weight");
+  expect_close(gradients[4], tracked[2].grad(), "gradient of the bias");
 }
 
 // logits -> score of the label, whose lse is logsumexp of the same logits.

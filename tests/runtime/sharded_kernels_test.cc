@@ -200,6 +200,84 @@ void add_model_ops(std::vector<Sample>& out) {
   out.push_back({"label_score_backward", {rows, logits, i64({4, 2}), rows}, ignore});
 }
 
+Attributes window(std::size_t rank,
+                  std::int64_t stride,
+                  std::int64_t dilation,
+                  std::int64_t groups,
+                  bool transposed) {
+  return {{"stride", IntList(rank, stride)},
+          {"padding", IntList(rank, 1)},
+          {"dilation", IntList(rank, dilation)},
+          {"output_padding", IntList(rank, transposed ? stride - 1 : 0)},
+          {"transposed", transposed},
+          {"groups", groups}};
+}
+
+/// A convolution of x by a weight and its two gradients.
+void add_convolution(std::vector<Sample>& out,
+                     const ir::Shape& x,
+                     const ir::Shape& weight,
+                     const Attributes& attributes) {
+  const Types operands{f64(x), f64(weight)};
+  const Types y = ops::get("convolution").infer(operands, attributes).value();
+  out.push_back({"convolution", operands, attributes});
+  Attributes input = attributes;
+  input.set("size", IntList(x.begin() + 2, x.end()));
+  out.push_back({"convolution_backward_input", {y[0], operands[1]}, input});
+  Attributes kernel = attributes;
+  kernel.set("size", IntList(weight.begin() + 2, weight.end()));
+  out.push_back({"convolution_backward_weight", {y[0], operands[0]}, kernel});
+}
+
+void add_convolutions(std::vector<Sample>& out) {
+  add_convolution(out, {4, 6, 7}, {12, 6, 3}, window(1, 2, 1, 1, false));
+  add_convolution(out, {4, 6, 5, 4}, {12, 6, 3, 2}, window(2, 1, 1, 1, false));
+  add_convolution(out, {4, 8, 5, 5}, {12, 2, 3, 3}, window(2, 2, 2, 4, false));
+  add_convolution(out, {2, 6, 5, 5}, {12, 1, 3, 3}, window(2, 1, 1, 6, false));
+  add_convolution(out, {2, 6, 5, 5}, {6, 1, 3, 3}, window(2, 1, 1, 6, false));
+  add_convolution(out, {2, 6, 3, 3}, {6, 4, 3, 3}, window(2, 2, 1, 1, true));
+  add_convolution(out, {2, 12, 3, 3}, {12, 2, 3, 3}, window(2, 2, 1, 6, true));
+  add_convolution(out, {2, 4, 3, 3, 3}, {6, 4, 3, 3, 3}, window(3, 1, 1, 1, false));
+}
+
+void add_batch_norms(std::vector<Sample>& out) {
+  const ir::TensorType x = f64({4, 6, 2});
+  const ir::TensorType c = f64({6});
+  const ir::TensorType moments = f64({3, 6});
+  const Attributes eps{{"eps", 1e-3}};
+  const Attributes affine{{"eps", 1e-3}, {"weight", true}, {"bias", true}, {"training", true}};
+  out.push_back({"batch_moments", {x}});
+  out.push_back({"batch_moments", {f64({4, 6, 2, 3})}});
+  out.push_back({"batch_statistics", {moments}, {{"dtype", std::string("f64")}}});
+  out.push_back({"batch_running", {moments, c, c}, {{"momentum", 0.1}}});
+  out.push_back({"batch_norm", {x, c, c, c, c}, affine});
+  out.push_back({"batch_norm_sums", {x, x, c, c}, eps});
+  out.push_back({"batch_norm_backward", {x, x, c, c, moments}, eps});
+  out.push_back(
+      {"batch_norm_backward", {x, x, c, c, moments, c}, {{"eps", 1e-3}, {"weight", true}}});
+  const ir::TensorType grouped = f64({4, 6, 2, 3});
+  const ir::TensorType groups = f64({4, 6});
+  const ir::TensorType weight = f64({6, 2});
+  const Attributes group{{"eps", 1e-3}, {"weight", true}, {"bias", true}};
+  out.push_back({"group_norm", {grouped, weight, weight}, group});
+  out.push_back({"group_norm_backward", {grouped, grouped, groups, groups, weight}, group});
+}
+
+void add_indexing(std::vector<Sample>& out) {
+  const std::int64_t one = 1;
+  const Attributes padding{{"padding_idx", 3 * one}};
+  out.push_back({"embedding", {f64({kRows, 6}), i64({4, 2})}, padding});
+  out.push_back({"embedding_backward",
+                 {f64({4, 2, 6}), i64({4, 2})},
+                 {{"rows", kRows}, {"padding_idx", 3 * one}}});
+  for (const ir::Shape& index : {ir::Shape{4, 6, 6}, ir::Shape{2, 6, 6}}) {
+    out.push_back({"gather", {f64({4, kRows, 6}), i64(index)}, {{"dim", one}}});
+    out.push_back(
+        {"scatter_sum", {f64(index), i64(index)}, {{"dim", one}, {"shape", IntList{4, kRows, 6}}}});
+  }
+  out.push_back({"gather", {boolean({4, kRows}), i64({4, 6})}, {{"dim", one}}});
+}
+
 void add_updates(std::vector<Sample>& out) {
   const ir::TensorType p = f64({4, 6});
   out.push_back({"accumulate", {p, p}});
@@ -224,8 +302,15 @@ void add_updates(std::vector<Sample>& out) {
 
 std::vector<Sample> samples() {
   std::vector<Sample> out;
-  for (const auto add :
-       {add_elementwise, add_shape, add_products, add_attention, add_model_ops, add_updates}) {
+  for (const auto add : {add_elementwise,
+                         add_shape,
+                         add_products,
+                         add_attention,
+                         add_model_ops,
+                         add_convolutions,
+                         add_batch_norms,
+                         add_indexing,
+                         add_updates}) {
     add(out);
   }
   return out;
