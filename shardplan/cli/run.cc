@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -26,6 +27,7 @@ struct Options {
   Seconds timeout = 60;
   bool random_weights = false;
   bool oversubscribe = false;
+  bool times = false;
 };
 
 #ifdef SHARDPLAN_WITH_RUNTIME
@@ -74,6 +76,14 @@ struct Outcome {
   runtime::RunReport report{};
   sim::Simulation predicted{};
 
+  /// Needs a timeline.
+  [[nodiscard]] std::map<std::string, Seconds> predicted_by_name() const {
+    std::map<std::string, Seconds> out;
+    for (const sim::Event& event : predicted.timeline) {
+      out[event.name] += event.end - event.start;
+    }
+    return out;
+  }
   [[nodiscard]] double memory_difference(std::size_t rank) const {
     return static_cast<double>(report.measured_peak_bytes[rank]) /
                static_cast<double>(predicted.peak_bytes) -
@@ -96,7 +106,27 @@ nlohmann::ordered_json to_object(const Outcome& outcome, const Options& options)
   object["predicted_step_seconds"] = outcome.predicted.step_seconds;
   object["measured_step_seconds"] = report.measured_step_seconds;
   object["measured_rank_seconds"] = report.measured_rank_seconds;
+  object["step_seconds"] = report.step_seconds;
+  if (options.times) {
+    object["seconds_by_name"] = report.seconds_by_name;
+    object["predicted_seconds_by_name"] = outcome.predicted_by_name();
+  }
   return object;
+}
+
+/// The largest first.
+void print_times(const Outcome& outcome) {
+  std::map<std::string, Seconds> predicted = outcome.predicted_by_name();
+  std::vector<std::pair<std::string, Seconds>> measured(outcome.report.seconds_by_name.begin(),
+                                                        outcome.report.seconds_by_name.end());
+  std::stable_sort(measured.begin(), measured.end(), [](const auto& a, const auto& b) {
+    return a.second > b.second;
+  });
+  TextTable table({"what", "predicted", "measured"});
+  for (const auto& [name, seconds] : measured) {
+    table.add({name, human_seconds(predicted[name]), human_seconds(seconds)});
+  }
+  fmt::print("{}\n", table.text());
 }
 
 void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Options& options) {
@@ -127,6 +157,9 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
                human_seconds(report.measured_rank_seconds[rank])});
   }
   fmt::print("{}\n", ranks.text());
+  if (options.times) {
+    print_times(outcome);
+  }
   if (options.verify) {
     fmt::print("verify    {}: largest difference from one device {:.2g}{}\n",
                report.ok ? "equal" : "NOT EQUAL",
@@ -152,11 +185,12 @@ Result<int> run_here(const LoadedPlan& loaded,
   if (rank.rank != 0) {
     return report->ok ? 0 : 1;
   }
-  const Outcome outcome{std::move(*report),
-                        sim::simulate(loaded.program,
-                                      loaded.step,
-                                      cost_model_of(loaded.plan),
-                                      {.timeline = false, .overlap = !loaded.plan.cluster.local})};
+  const Outcome outcome{
+      std::move(*report),
+      sim::simulate(loaded.program,
+                    loaded.step,
+                    cost_model_of(loaded.plan),
+                    {.timeline = options.times, .overlap = !loaded.plan.cluster.local})};
   if (session.json) {
     print_json(to_object(outcome, options));
   } else {
@@ -238,6 +272,7 @@ Action add_run(CLI::App& app) {
       ->check(number_at_least(0.001))
       ->capture_default_str();
   app.add_flag("--random-weights", options->random_weights, "also where the file holds weights");
+  app.add_flag("--times", options->times, "where the time of a step goes, beside the prediction");
   app.add_flag("--oversubscribe", options->oversubscribe, "any number of ranks for a core");
   return [options](const Session& session) { return run(*options, session); };
 }

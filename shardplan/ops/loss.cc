@@ -48,25 +48,6 @@ Flops flops_sum_exp(const OpView& op) {
   return 3 * static_cast<Flops>(op.inputs[0].numel());
 }
 
-/// Kernels handle rows of logits some at a time, about 2^16 elements.
-struct RowChunk {
-  std::int64_t rows = 1;
-  std::int64_t classes = 1;
-};
-
-RowChunk chunk_of(const ir::TensorType& logits) {
-  constexpr std::int64_t kElements = std::int64_t{1} << 16;
-  const std::int64_t classes = logits.shape.back();
-  const std::int64_t rows = std::max<std::int64_t>(1, kElements / classes);
-  return RowChunk{std::min(rows, logits.numel() / classes), classes};
-}
-
-/// A chunk in the type of the sum, and its row sums.
-Bytes workspace_sum_exp(const OpView& op) {
-  const RowChunk chunk = chunk_of(op.inputs[0]);
-  return chunk.rows * (chunk.classes + 1) * ir::element_bytes(op.results[0].dtype);
-}
-
 /// Checks logits, target, lse at `first`, first + 1, first + 2.
 Status check_label_operands(Inputs inputs, std::size_t first) {
   SHARDPLAN_RETURN_IF_ERROR(check_rows(inputs, first));
@@ -125,11 +106,10 @@ AxisMap axes_label_score_backward(const OpView& op) {
                        {{{0}, {0}}});
 }
 
-/// A chunk in the type of lse, and for each row its label and two gradients.
+/// For each row its label in the shard's classes (i64) and a boolean.
 Bytes workspace_label_score_backward(const OpView& op) {
-  const RowChunk chunk = chunk_of(op.inputs[1]);
-  const Bytes element = ir::element_bytes(op.inputs[3].dtype);
-  return chunk.rows * chunk.classes * element + op.inputs[0].numel() * (kLabelBytes + 2 * element);
+  constexpr Bytes kKeptLabelBytes = 9;
+  return op.inputs[0].numel() * kKeptLabelBytes;
 }
 
 /// Difference, exponential, one-hot, product.
@@ -145,8 +125,7 @@ std::vector<OpDef> loss_ops() {
        .summary = "sum of e^(x - m) over the last dimension",
        .infer = infer_sum_exp,
        .axes = axes_sum_exp,
-       .flops = flops_sum_exp,
-       .workspace = workspace_sum_exp},
+       .flops = flops_sum_exp},
       {.name = "label_score",
        .summary = "logits[target] - lse, 0 where target is ignore_index",
        .infer = infer_label_score,

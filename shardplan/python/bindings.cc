@@ -1,10 +1,12 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "shardplan/python/planned.h"
+#include "shardplan/runtime/allocator.h"
 #include "shardplan/runtime/groups.h"
 
 // Errors become Python's: what the user can change is a ValueError, all else a RuntimeError.
@@ -141,12 +143,36 @@ void bind_training(py::module_& module) {
       .def_property_readonly("peak_bytes", &Training::peak_bytes);
 }
 
+/// Counts the CPU tensors that the calling thread allocates between start and stop.
+class MemoryMeter {
+ public:
+  void start() {
+    runtime::install_counting_allocator();
+    scope_ = std::make_unique<runtime::MemoryScope>(counter_);
+  }
+  void stop() { scope_.reset(); }
+  void reset_peak() { counter_.reset_peak(); }
+  [[nodiscard]] Bytes peak_bytes() const { return counter_.peak(); }
+
+ private:
+  // Tensors that were counted may outlive the meter.
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
+  runtime::MemoryCounter& counter_ = *new runtime::MemoryCounter();
+  std::unique_ptr<runtime::MemoryScope> scope_;
+};
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.doc() = "Shardplan's C++ core; use it through the package shardplan.";
   bind_planned(module);
   bind_training(module);
+  py::class_<MemoryMeter>(module, "MemoryMeter")
+      .def(py::init<>())
+      .def("start", &MemoryMeter::start)
+      .def("stop", &MemoryMeter::stop)
+      .def("reset_peak", &MemoryMeter::reset_peak)
+      .def_property_readonly("peak_bytes", &MemoryMeter::peak_bytes);
   module.def(
       "plan",
       [](const std::string& model,

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -37,6 +38,7 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.microbatch, self.microbatch_));
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.update, self.update_));
   self.find_gradient_ends();
+  self.reset_times();
   try {
     self.fill_residents();
   } catch (const std::exception& error) {
@@ -243,34 +245,48 @@ Error Executor::failure(const Step& step, const std::string& what) const {
                {}};
 }
 
+void Executor::run_instruction(const Step& step, const Prepared& prepared) {
+  switch (step.kind) {
+    case StepKind::kCompute:
+      run_compute(step, prepared);
+      break;
+    case StepKind::kCollective:
+      run_collective_step(step, prepared);
+      break;
+    case StepKind::kFree:
+      drop(program_.root(step.inputs[0]));
+      break;
+    case StepKind::kWrite:
+      write(step.outputs[0], step.inputs[0]);
+      break;
+  }
+  for (const LocalId gradient : prepared.last_uses) {
+    keep_gradient(gradient);
+  }
+}
+
+void Executor::reset_times() {
+  times_.microbatch.assign(program_.microbatch.size(), 0);
+  times_.update.assign(program_.update.size(), 0);
+}
+
 Status Executor::run_section(const std::vector<Step>& steps,
-                             const std::vector<Prepared>& prepared) {
+                             const std::vector<Prepared>& prepared,
+                             std::vector<Seconds>& times) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start = Clock::now();
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const Step& step = steps[i];
     if (heartbeat_) {
       heartbeat_(prepared[i].group != nullptr);
     }
     try {
-      switch (step.kind) {
-        case StepKind::kCompute:
-          run_compute(step, prepared[i]);
-          break;
-        case StepKind::kCollective:
-          run_collective_step(step, prepared[i]);
-          break;
-        case StepKind::kFree:
-          drop(program_.root(step.inputs[0]));
-          break;
-        case StepKind::kWrite:
-          write(step.outputs[0], step.inputs[0]);
-          break;
-      }
-      for (const LocalId gradient : prepared[i].last_uses) {
-        keep_gradient(gradient);
-      }
+      run_instruction(steps[i], prepared[i]);
     } catch (const std::exception& error) {
-      return failure(step, error.what());
+      return failure(steps[i], error.what());
     }
+    const Clock::time_point end = Clock::now();
+    times[i] += std::chrono::duration<double>(end - start).count();
+    start = end;
   }
   return {};
 }
@@ -293,7 +309,7 @@ Result<double> Executor::run_microbatches(const InputSource& inputs) {
   for (microbatch_number_ = 0; microbatch_number_ < program_.microbatches; ++microbatch_number_) {
     fill_inputs(inputs);
     const MemoryScope scope(memory_);
-    SHARDPLAN_RETURN_IF_ERROR(run_section(program_.microbatch, microbatch_));
+    SHARDPLAN_RETURN_IF_ERROR(run_section(program_.microbatch, microbatch_, times_.microbatch));
     loss += tensor(program_.loss).item<double>();
   }
   return loss / static_cast<double>(program_.microbatches);
@@ -302,7 +318,7 @@ Result<double> Executor::run_microbatches(const InputSource& inputs) {
 Status Executor::run_update() {
   const at::NoGradGuard no_grad;
   const MemoryScope scope(memory_);
-  SHARDPLAN_RETURN_IF_ERROR(run_section(program_.update, update_));
+  SHARDPLAN_RETURN_IF_ERROR(run_section(program_.update, update_, times_.update));
   ++steps_done_;
   return {};
 }

@@ -65,6 +65,14 @@ class Executor {
 
   [[nodiscard]] const MemoryCounter& memory() const { return memory_; }
   void reset_peak() { memory_.reset_peak(); }
+  /// Seconds that this rank spent in every instruction of a section, by its place there, summed
+  /// over all calls since the last reset.
+  struct Times {
+    std::vector<Seconds> microbatch{};
+    std::vector<Seconds> update{};
+  };
+  [[nodiscard]] const Times& times() const { return times_; }
+  void reset_times();
   [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
   /// The group of all ranks; null when there is one rank.
   [[nodiscard]] Group* world() const { return world_.get(); }
@@ -91,7 +99,10 @@ class Executor {
   void fill_residents();
   void find_gradient_ends();
 
-  Status run_section(const std::vector<lower::Step>& steps, const std::vector<Prepared>& prepared);
+  Status run_section(const std::vector<lower::Step>& steps,
+                     const std::vector<Prepared>& prepared,
+                     std::vector<Seconds>& times);
+  void run_instruction(const lower::Step& step, const Prepared& prepared);
   void run_compute(const lower::Step& step, const Prepared& prepared);
   void run_collective_step(const lower::Step& step, const Prepared& prepared);
   void drop(lower::LocalId root);
@@ -114,6 +125,7 @@ class Executor {
   std::vector<std::vector<lower::LocalId>> views_{};  ///< by root: it and all its views
   std::vector<at::Tensor> tensors_{};                 ///< by LocalId
   std::map<ir::ValueId, Part> gradients_{};
+  Times times_{};
   std::int64_t steps_done_ = 0;
   std::int64_t microbatch_number_ = 0;
 };

@@ -72,8 +72,4 @@ struct KernelEntry {
 /// Options of a fresh tensor like `like` with another element type.
 [[nodiscard]] at::TensorOptions options_of(const at::Tensor& like, ir::DType dtype);
 
-/// Rows of a 2-D tensor that a kernel handles at a time, so that its temporaries stay near 256 KiB
-/// whatever the size of the tensor.
-[[nodiscard]] std::int64_t rows_at_a_time(std::int64_t row_length);
-
 }  // namespace shardplan::runtime

@@ -66,9 +66,4 @@ at::TensorOptions options_of(const at::Tensor& like, ir::DType dtype) {
   return like.options().dtype(scalar_type(dtype));
 }
 
-std::int64_t rows_at_a_time(std::int64_t row_length) {
-  constexpr std::int64_t kElements = std::int64_t{64} * 1024;
-  return std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, row_length));
-}
-
 }  // namespace shardplan::runtime

@@ -13,10 +13,12 @@
 #include <optional>
 #include <utility>
 
+#include "shardplan/runtime/chunks.h"
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/vector_loops.h"
 
 // Norms, softmax, lookups and the pieces of the cross-entropy loss. What is as large as the logits
-// is handled some rows at a time, so no kernel here allocates another tensor of that size.
+// is read and written once, in chunks, so no kernel here allocates another tensor of that size.
 namespace shardplan::runtime {
 namespace {
 
@@ -152,20 +154,44 @@ Tensors embedding_backward(const KernelCall& call) {
 
 // ---- softmax cross-entropy in pieces ----
 
+/// Calls row(number) for all rows, on ATen's threads.
+template <class Row>
+void for_each_row(std::int64_t rows, std::int64_t classes, const Row& row) {
+  at::parallel_for(0,
+                   rows,
+                   std::max<std::int64_t>(1, 16 * kChunk / std::max<std::int64_t>(1, classes)),
+                   [&](std::int64_t first, std::int64_t last) {
+                     for (std::int64_t r = first; r < last; ++r) {
+                       row(r);
+                     }
+                   });
+}
+
+template <class C>
+void sum_exp_in(const at::Tensor& x, const at::Tensor& m, const at::Tensor& result) {
+  const std::int64_t classes = x.size(-1);
+  for_each_row(result.numel(), classes, [&](std::int64_t row) {
+    Chunk<C> shift;
+    Chunk<C> sum;
+    load(m, row, 1, shift);
+    sum[0] = 0;
+    for (std::int64_t done = 0; done < classes; done += kChunk) {
+      const std::int64_t count = std::min(kChunk, classes - done);
+      Chunk<C> part;
+      load(x, row * classes + done, count, part);
+      sum[0] += sum_of_exp(part.data(), count, shift[0]);
+    }
+    store(result, row, 1, sum);
+  });
+}
+
 Tensors sum_exp(const KernelCall& call) {
-  const std::int64_t classes = call.input(0).size(-1);
-  const at::Tensor x = call.input(0).view({-1, classes});
-  const at::Tensor m = call.input(1).reshape({-1, 1});
   const at::Tensor result =
       at::empty(call.results[0].shape, options_of(call.input(0), call.results[0].dtype));
-  const at::Tensor flat = result.view({-1});
-  const at::ScalarType wide = arithmetic_type(x.scalar_type());
-  const std::int64_t step = rows_at_a_time(classes);
-  for (std::int64_t row = 0; row < x.size(0); row += step) {
-    const std::int64_t end = std::min(row + step, x.size(0));
-    const at::Tensor part = x.slice(0, row, end).to(wide, false, /*copy=*/true);
-    part.sub_(m.slice(0, row, end)).exp_();
-    flat.slice(0, row, end).copy_(part.sum(1));
+  if (arithmetic_type(call.input(0).scalar_type()) == at::kDouble) {
+    sum_exp_in<double>(call.input(0), call.input(1), result);
+  } else {
+    sum_exp_in<float>(call.input(0), call.input(1), result);
   }
   return {result};
 }
@@ -196,33 +222,47 @@ Tensors label_score(const KernelCall& call) {
   return {to_result(call, 0, score).view(call.results[0].shape)};
 }
 
-Tensors label_score_backward(const KernelCall& call) {
+/// g · (onehot(label) − e^(logits − lse)). Rows that are ignored have no gradient at all; rows
+/// whose label is another shard's still have the softmax part.
+template <class C>
+void label_score_backward_in(const KernelCall& call,
+                             const LocalIds& local,
+                             const at::Tensor& result) {
   const std::int64_t classes = call.input(1).size(-1);
-  const at::Tensor logits = call.input(1).view({-1, classes});
-  const LocalIds local = labels(call, 2, classes);
-  const at::Tensor ids = local.ids.to(at::kLong).unsqueeze(1);
-  const at::Tensor lse = call.input(3).reshape({-1, 1});
-  const at::ScalarType wide = arithmetic_type(logits.scalar_type());
-  // Rows that are ignored have no gradient at all; rows whose label is another shard's still have
-  // the softmax part.
-  const at::Tensor kept =
-      call.input(2).reshape({-1}).ne(call.attributes.integer_or("ignore_index", -100));
-  const at::Tensor g = call.input(0)
-                           .reshape({-1})
-                           .to(wide, false, /*copy=*/true)
-                           .masked_fill_(kept.logical_not(), 0)
-                           .unsqueeze(1);
-  const at::Tensor at_label = g.masked_fill(local.inside.logical_not().unsqueeze(1), 0);
+  const std::int64_t ignored = call.attributes.integer_or("ignore_index", -100);
+  const at::Tensor target = call.input(2).reshape({-1}).to(at::kLong);
+  const auto* const targets = target.const_data_ptr<std::int64_t>();
+  const auto* const ids = local.ids.const_data_ptr<std::int64_t>();
+  const auto* const inside = local.inside.const_data_ptr<bool>();
+  for_each_row(target.numel(), classes, [&](std::int64_t row) {
+    Chunk<C> g;
+    Chunk<C> lse;
+    load(call.input(0), row, 1, g);
+    load(call.input(3), row, 1, lse);
+    const C factor = targets[row] == ignored ? C{0} : g[0];
+    for (std::int64_t done = 0; done < classes; done += kChunk) {
+      const std::int64_t count = std::min(kChunk, classes - done);
+      Chunk<C> part;
+      load(call.input(1), row * classes + done, count, part);
+      scaled_exp(part.data(), count, lse[0], -factor, part.data());
+      const std::int64_t label = ids[row] - done;
+      if (inside[row] && label >= 0 && label < count) {
+        part[static_cast<std::size_t>(label)] += factor;
+      }
+      store(result, row * classes + done, count, part);
+    }
+  });
+}
+
+Tensors label_score_backward(const KernelCall& call) {
+  LocalIds local = labels(call, 2, call.input(1).size(-1));
+  local.ids = local.ids.to(at::kLong);
   const at::Tensor result =
       at::empty(call.results[0].shape, options_of(call.input(1), call.results[0].dtype));
-  const at::Tensor rows = result.view({-1, classes});
-  const std::int64_t step = rows_at_a_time(classes);
-  for (std::int64_t row = 0; row < logits.size(0); row += step) {
-    const std::int64_t end = std::min(row + step, logits.size(0));
-    const at::Tensor part = logits.slice(0, row, end).to(wide, false, /*copy=*/true);
-    part.sub_(lse.slice(0, row, end)).exp_().mul_(g.slice(0, row, end)).neg_();
-    part.scatter_add_(1, ids.slice(0, row, end), at_label.slice(0, row, end));
-    rows.slice(0, row, end).copy_(part);
+  if (arithmetic_type(call.input(1).scalar_type()) == at::kDouble) {
+    label_score_backward_in<double>(call, local, result);
+  } else {
+    label_score_backward_in<float>(call, local, result);
   }
   return {result};
 }

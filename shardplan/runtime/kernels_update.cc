@@ -6,6 +6,7 @@
 #include "shardplan/runtime/chunks.h"
 #include "shardplan/runtime/kernel.h"
 #include "shardplan/runtime/random.h"
+#include "shardplan/runtime/vector_loops.h"
 
 // Dropout, gradient accumulation and clipping, optimizers. Loops over chunks of 1024 elements that
 // are converted to the type of the arithmetic (double for double parameters, else float), so that
@@ -218,54 +219,56 @@ Tensors sgd_update(const KernelCall& call) {
 }
 
 struct AdamSettings {
-  double beta1, beta2, eps, clip;
-  double shrink;           ///< AdamW: p is multiplied by this first
-  double l2;               ///< Adam: this times p is added to the gradient
-  double step_size;        ///< lr / (1 − beta1^t)
-  double root_correction;  ///< sqrt(1 − beta2^t)
+  double beta1, beta2, eps, clip, shrink, l2, step_size, root_correction;  ///< as AdamNumbers
+};
+
+/// A run of a tensor's elements in type C: in place where the tensor has that type, else a
+/// converted copy that write_back() returns.
+template <class C>
+class Run {
+ public:
+  Run(const at::Tensor& tensor, std::int64_t offset, std::int64_t count)
+      : tensor_(tensor), offset_(offset), count_(count) {
+    if (tensor.scalar_type() == c10::CppTypeToScalarType<C>::value) {
+      data_ = static_cast<C*>(tensor.data_ptr()) + offset;
+    } else {
+      load(tensor, offset, count, copy_);
+    }
+  }
+  [[nodiscard]] C* data() { return data_ == nullptr ? copy_.data() : data_; }
+  void write_back() {
+    if (data_ == nullptr) {
+      store(tensor_, offset_, count_, copy_);
+    }
+  }
+
+ private:
+  const at::Tensor& tensor_;
+  std::int64_t offset_;
+  std::int64_t count_;
+  C* data_ = nullptr;
+  Chunk<C> copy_;
 };
 
 template <class C>
-void adam_run(const AdamSettings& s,
-              std::int64_t count,
-              Chunk<C>& p,
-              const Chunk<C>& g,
-              Chunk<C>& m,
-              Chunk<C>& v) {
-  const auto beta1 = static_cast<C>(s.beta1);
-  const auto rest1 = static_cast<C>(1.0 - s.beta1);
-  const auto beta2 = static_cast<C>(s.beta2);
-  const auto rest2 = static_cast<C>(1.0 - s.beta2);
-  const auto clip = static_cast<C>(s.clip);
-  const auto shrink = static_cast<C>(s.shrink);
-  const auto l2 = static_cast<C>(s.l2);
-  const auto step_size = static_cast<C>(s.step_size);
-  const auto root_correction = static_cast<C>(s.root_correction);
-  const auto eps = static_cast<C>(s.eps);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const C weight = p[i] * shrink;
-    const C d = g[i] * clip + l2 * weight;
-    m[i] = beta1 * m[i] + rest1 * d;
-    v[i] = beta2 * v[i] + rest2 * d * d;
-    p[i] = weight - step_size * m[i] / (std::sqrt(v[i]) / root_correction + eps);
-  }
-}
-
-template <class C>
 void adam_in(const AdamSettings& s, const KernelCall& call) {
+  const AdamNumbers<C> numbers{static_cast<C>(s.beta1),
+                               static_cast<C>(s.beta2),
+                               static_cast<C>(s.eps),
+                               static_cast<C>(s.clip),
+                               static_cast<C>(s.shrink),
+                               static_cast<C>(s.l2),
+                               static_cast<C>(s.step_size),
+                               static_cast<C>(s.root_correction)};
   for_each_chunk(call.input(0).numel(), [&](std::int64_t offset, std::int64_t count) {
-    Chunk<C> p;
-    Chunk<C> g;
-    Chunk<C> m;
-    Chunk<C> v;
-    load(call.input(0), offset, count, p);
-    load(call.input(1), offset, count, g);
-    load(call.input(2), offset, count, m);
-    load(call.input(3), offset, count, v);
-    adam_run(s, count, p, g, m, v);
-    store(call.input(0), offset, count, p);
-    store(call.input(2), offset, count, m);
-    store(call.input(3), offset, count, v);
+    Run<C> p(call.input(0), offset, count);
+    Run<C> g(call.input(1), offset, count);
+    Run<C> m(call.input(2), offset, count);
+    Run<C> v(call.input(3), offset, count);
+    adam_loop(numbers, count, p.data(), g.data(), m.data(), v.data());
+    p.write_back();
+    m.write_back();
+    v.write_back();
   });
 }
 

@@ -113,6 +113,7 @@ class RankRun {
         control_(control),
         executor_(executor),
         verifier_(verifier),
+        step_(step),
         inputs_(step, program, options.seed) {}
 
   Status run(RunReport& report) {
@@ -129,6 +130,9 @@ class RankRun {
         executor_.world()->barrier();
       }
       executor_.reset_peak();
+      if (step == 1) {
+        executor_.reset_times();
+      }
       const Clock::time_point start = Clock::now();
       SHARDPLAN_ASSIGN_OR_RETURN(const double loss, executor_.run_step(inputs_.source()));
       seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
@@ -139,6 +143,9 @@ class RankRun {
       }
     }
     report.measured_step_seconds = median_after_first(seconds);
+    add_times(executor_.program().microbatch, executor_.times().microbatch, report);
+    add_times(executor_.program().update, executor_.times().update, report);
+    report.step_seconds = std::move(seconds);
     report.measured_peak_bytes = gather_numbers(executor_, peak);
     constexpr double kNanosecond = 1e-9;
     for (const std::int64_t nanoseconds :
@@ -149,10 +156,34 @@ class RankRun {
   }
 
  private:
+  [[nodiscard]] std::string name_of(const lower::Step& step) const {
+    switch (step.kind) {
+      case lower::StepKind::kCompute:
+        return step_.op(step.op).name;
+      case lower::StepKind::kCollective:
+        return std::string(sharding::collective_name(step.collective.kind));
+      case lower::StepKind::kFree:
+        return "free";
+      case lower::StepKind::kWrite:
+        return "write";
+    }
+    return {};
+  }
+
+  void add_times(const std::vector<lower::Step>& steps,
+                 const std::vector<Seconds>& times,
+                 RunReport& report) const {
+    const double count = std::max(1, options_.steps - 1);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      report.seconds_by_name[name_of(steps[i])] += times[i] / count;
+    }
+  }
+
   const RunOptions& options_;
   const Control& control_;
   Executor& executor_;
   Verifier* verifier_;
+  const ir::Graph& step_;
   StepInputs inputs_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,10 @@ struct RunReport {
   std::vector<Bytes> measured_peak_bytes{};
   Seconds measured_step_seconds = 0;  ///< median over steps after the first (over all if one)
   std::vector<Seconds> measured_rank_seconds{};  ///< the same, of each rank
+  std::vector<Seconds> step_seconds{};           ///< of every step, on this rank
+  /// Seconds a step of this rank by what it did: name of the op or collective, "free" and "write".
+  /// The mean over steps after the first (over all if one).
+  std::map<std::string, Seconds> seconds_by_name{};
 };
 
 /// Where this process stands in a group of ranks.
