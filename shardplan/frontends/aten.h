@@ -11,6 +11,7 @@
 #include "shardplan/frontends/const_eval.h"
 #include "shardplan/frontends/exported_program.h"
 #include "shardplan/frontends/materialize.h"
+#include "shardplan/ops/call.h"
 
 /// How ATen's operators become ops of the graph: one row of a table an operator, one file a family.
 namespace shardplan::frontends {
@@ -96,6 +97,9 @@ class AtenCall {
   [[nodiscard]] ir::ValueId reshape(ir::ValueId x, const ir::Shape& shape);
   [[nodiscard]] ir::ValueId permute(ir::ValueId x, const ir::IntList& permutation);
 
+  /// Appends a `call` of the operator by its name, with all its arguments and results.
+  void call_by_name();
+
   /// Reports that this use of the operator is not supported, or is wrong.
   void unsupported(std::string why);
   void invalid(std::string why);
@@ -105,6 +109,9 @@ class AtenCall {
   [[nodiscard]] const Argument* find(std::string_view name) const;
   [[nodiscard]] const Argument* find(std::string_view name, Argument::Kind kind);
   [[nodiscard]] std::string where() const;
+  /// The argument of a `call`; appends the tensors that it names to `operands`.
+  [[nodiscard]] ops::CallValue call_value(const Argument& argument,
+                                          std::vector<ir::ValueId>& operands);
   [[nodiscard]] ir::ValueId value_of(const std::string& tensor_name);
 
   ImportState& state_;

@@ -42,6 +42,14 @@ ir::TensorType Builder::type(ir::ValueId value) const {
   return value.valid() ? graph_.type(value) : ir::TensorType{};
 }
 
+bool Builder::recover() {
+  const bool unsupported = error_.has_value() && error_->code == ErrorCode::kUnsupported;
+  if (unsupported) {
+    error_.reset();
+  }
+  return unsupported;
+}
+
 void Builder::fail(Error error) {
   if (ok()) {
     error_ = std::move(error);

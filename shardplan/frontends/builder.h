@@ -38,6 +38,9 @@ class Builder {
   [[nodiscard]] bool ok() const { return !error_.has_value(); }
   /// Keeps `error` unless there is one already.
   void fail(Error error);
+  /// Forgets an error of kind "unsupported", so that another way can be tried; whether there was
+  /// one. What was emitted before it stays, without a reader.
+  bool recover();
   [[nodiscard]] Status status() const { return error_.has_value() ? Status(*error_) : Status(); }
 
  private:

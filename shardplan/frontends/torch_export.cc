@@ -209,12 +209,12 @@ class Importer {
     if (node.target.starts_with("aten._assert_")) {
       return {};
     }
-    const auto row = table.find(node.target);
-    if (row == table.end() || node.outputs.empty()) {
-      return unknown_operator(node, table);
-    }
     builder_.set_layer(node.layer);
     AtenCall call(state_, node);
+    const auto row = table.find(node.target);
+    if (row == table.end()) {
+      return call_by_name(call);
+    }
     call.set_ours(row->second.ours);
     if (row->second.fold != nullptr) {
       std::optional<ConstTensor> known = row->second.fold(call);
@@ -224,11 +224,23 @@ class Importer {
         return {};
       }
     }
-    if (row->second.map == nullptr) {
-      call.unsupported("is supported on constants only");
-    } else {
+    if (row->second.map != nullptr) {
       row->second.map(call);
+      if (!builder_.recover()) {
+        return located();
+      }
     }
+    return call_by_name(call);
+  }
+
+  /// What no table maps runs as PyTorch's own operator.
+  Status call_by_name(AtenCall& call) {
+    const ExportedNode& node = call.node();
+    if (node.outputs.empty() || node.target.find("_.") != std::string::npos ||
+        std::count(node.target.begin(), node.target.end(), '.') != 2) {
+      return unknown_operator(node);
+    }
+    call.call_by_name();
     return located();
   }
 
@@ -242,27 +254,12 @@ class Importer {
     return error;
   }
 
-  [[nodiscard]] Error unknown_operator(
-      const ExportedNode& node, const std::unordered_map<std::string_view, AtenOp>& table) const {
-    std::set<std::string> others;
-    for (const ExportedNode& other : program_.nodes) {
-      if (!table.contains(other.target) && other.target != node.target &&
-          !other.target.starts_with("aten._assert_")) {
-        others.insert(other.target);
-      }
-    }
+  [[nodiscard]] Error unknown_operator(const ExportedNode& node) const {
     Error error{
         ErrorCode::kUnsupported,
         fmt::format("operator {} is not supported", node.target),
         fmt::format("{}: {}", path_, node.layer.empty() ? "the top module" : "layer " + node.layer),
         {}};
-    if (!others.empty()) {
-      std::string list;
-      for (const std::string& other : others) {
-        list += (list.empty() ? "" : ", ") + other;
-      }
-      error.notes.push_back("the model also uses these, which are not supported: " + list);
-    }
     if (node.target.find("_.") != std::string::npos) {
       error.notes.emplace_back(
           "in-place operators go away with .run_decompositions({}), which shardplan.export calls");

@@ -108,6 +108,7 @@ class GradientBuilder {
   [[nodiscard]] ir::ValueId input(std::size_t i) const;
   [[nodiscard]] ir::ValueId output(std::size_t i) const;
   [[nodiscard]] std::size_t input_count() const;
+  [[nodiscard]] std::size_t output_count() const { return output_gradients_.size(); }
   [[nodiscard]] const ir::TensorType& type(ir::ValueId value) const;
   /// Gradient of result i, same type as the result; invalid when no gradient reaches it.
   [[nodiscard]] ir::ValueId output_gradient(std::size_t i) const { return output_gradients_[i]; }

@@ -21,6 +21,7 @@ std::vector<OpDef> joined_families() {
                             convolution_ops,
                             loss_ops,
                             random_ops,
+                            call_ops,
                             optimizer_ops}) {
     std::vector<OpDef> rows = family();
     std::move(rows.begin(), rows.end(), std::back_inserter(table));

@@ -65,6 +65,7 @@ struct KernelEntry {
 [[nodiscard]] std::vector<KernelEntry> indexing_kernels();
 [[nodiscard]] std::vector<KernelEntry> convolution_kernels();
 [[nodiscard]] std::vector<KernelEntry> update_kernels();   ///< dropout, optimizers, accumulation
+[[nodiscard]] std::vector<KernelEntry> call_kernels();     ///< operators called by name
 
 [[nodiscard]] at::ScalarType scalar_type(ir::DType dtype);
 /// A type that arithmetic on `dtype` is done in: float for narrower floating types, else itself.

@@ -21,7 +21,8 @@ std::vector<KernelEntry> all_kernels() {
                       &batch_norm_kernels,
                       &indexing_kernels,
                       &convolution_kernels,
-                      &update_kernels}) {
+                      &update_kernels,
+                      &call_kernels}) {
     const std::vector<KernelEntry> entries = table();
     all.insert(all.end(), entries.begin(), entries.end());
   }

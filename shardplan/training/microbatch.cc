@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardplan/ops/call.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/training/graph_copy.h"
 
@@ -399,12 +400,32 @@ class MicrobatchCopy {
       shape[static_cast<std::size_t>(dim)] /= count_;
       op.attributes.set("shape", std::move(shape));
     }
+    if (op.attributes.has("results")) {
+      op.attributes.set("results", results_text(id, op));
+    }
     const int scaled = sums_.scaled_operand(id);
     if (scaled >= 0) {
       ir::ValueId& operand = op.inputs[static_cast<std::size_t>(scaled)];
       SHARDPLAN_ASSIGN_OR_RETURN(operand, times_count(copy_.to(), operand, op.layer));
     }
     return copy_.append(id, std::move(op));
+  }
+
+  /// The result types of a call, cut.
+  [[nodiscard]] std::string results_text(ir::OpId id, const ir::Op& copied) {
+    ops::Types results;
+    for (const ir::ValueId output : graph_.op(id).outputs) {
+      ir::TensorType type = graph_.type(output);
+      if (const int dim = cut_.dim(output); dim >= 0) {
+        type.shape[static_cast<std::size_t>(dim)] /= count_;
+      }
+      results.push_back(std::move(type));
+    }
+    ops::Types inputs;
+    for (const ir::ValueId input : copied.inputs) {
+      inputs.push_back(copy_.to().type(input));
+    }
+    return ops::call_results_text(results, inputs);
   }
 
   /// A part of a sum over the batch, as large as the whole on average.

@@ -52,6 +52,23 @@ bool is_void_cast(const ir::Graph& graph, const ir::Op& op) {
 // fp64, fp32: one floating type everywhere
 // ---------------------------------------------------------
 
+/// A called operator may name its element type itself: its result is cast.
+Status cast_result(GraphCopy& copy, ir::ValueId original, DType dtype) {
+  const ir::ValueId made = copy.at(original);
+  const ir::TensorType& type = copy.to().type(made);
+  if (!is_floating(type) || type.dtype == dtype) {
+    return {};
+  }
+  ir::Op op;
+  op.name = "cast";
+  op.inputs = {made};
+  op.layer = copy.to().op(copy.to().value(made).producer).layer;
+  set_dtype(op, dtype);
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::OpId id, ops::append(copy.to(), std::move(op)));
+  copy.set(original, copy.to().op(id).outputs.front());
+  return {};
+}
+
 Result<ir::Graph> in_one_dtype(const ir::Graph& forward, DType dtype) {
   GraphCopy copy(forward);
   for (std::size_t i = 0; i < copy.to().values().size(); ++i) {
@@ -71,6 +88,9 @@ Result<ir::Graph> in_one_dtype(const ir::Graph& forward, DType dtype) {
       continue;
     }
     SHARDPLAN_RETURN_IF_ERROR(copy.append(id, std::move(op)));
+    for (const ir::ValueId output : forward.op(id).outputs) {
+      SHARDPLAN_RETURN_IF_ERROR(cast_result(copy, output, dtype));
+    }
   }
   return std::move(copy).finish();
 }
@@ -132,7 +152,8 @@ class NarrowCopy {
     if (takes_operands_as_they_are(original.name)) {
       return copy_.append(id, std::move(op));
     }
-    const DType dtype = is_wide(id, op) ? DType::kFloat32 : DType::kBFloat16;
+    const bool called = original.name == "call";
+    const DType dtype = called || is_wide(id, op) ? DType::kFloat32 : DType::kBFloat16;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       const bool as_is = original.name == "label_score" && i == 0;
       if (is_floating(copy_.to().type(op.inputs[i])) && !as_is) {
@@ -140,7 +161,14 @@ class NarrowCopy {
                                    in_dtype(original.inputs[i], dtype, original.layer));
       }
     }
-    return copy_.append(id, std::move(op));
+    SHARDPLAN_RETURN_IF_ERROR(copy_.append(id, std::move(op)));
+    // Not every operator of PyTorch has a bf16 kernel: called ones run in f32 between casts.
+    for (const ir::ValueId output : original.outputs) {
+      if (called) {
+        SHARDPLAN_RETURN_IF_ERROR(cast_result(copy_, output, DType::kBFloat16));
+      }
+    }
+    return {};
   }
 
   /// Computed in f32: a sum to a scalar, and whatever reads an f32 value that is not fixed.

@@ -299,6 +299,22 @@ inline void add_updates(std::vector<Sample>& out) {
   }
 }
 
+inline void add_calls(std::vector<Sample>& out) {
+  const Types x{f32({4, 6})};
+  const auto call = [](const char* target, const char* arguments, const char* results) {
+    return ir::Attributes{{"target", std::string(target)},
+                          {"arguments", std::string(arguments)},
+                          {"results", std::string(results)}};
+  };
+  out.push_back({"call", x, call("aten.cumprod.default", "self=$0, dim=1", "same[4,6]")});
+  out.push_back({"call", x, call("aten.sort.default", "self=$0", "same[4,6] i64[4,6]")});
+  out.push_back({"call", x, call("aten.trace.default", "self=$0", "same[]")});
+  ir::Attributes backward = call("aten.cumprod.default", "self=$0, dim=1", "same[4,6]");
+  backward.set("given", ir::IntList{0});
+  backward.set("needed", ir::IntList{0});
+  out.push_back({"call_backward", {f32({4, 6}), f32({4, 6})}, backward});
+}
+
 inline std::vector<Sample> samples() {
   std::vector<Sample> out;
   for (const auto add : {add_elementwise,
@@ -312,6 +328,7 @@ inline std::vector<Sample> samples() {
                          add_indexing,
                          add_convolutions,
                          add_batch_norms,
+                         add_calls,
                          add_updates}) {
     add(out);
   }

@@ -300,6 +300,68 @@ void add_updates(std::vector<Sample>& out) {
                   {"has_momentum", true}}});
 }
 
+/// A call, and its gradient for the floating operands.
+void add_call(std::vector<Sample>& out,
+              const std::string& target,
+              const std::string& arguments,
+              const std::string& results,
+              Types inputs,
+              const Types& gradients) {
+  Attributes attributes{{"target", target}, {"arguments", arguments}, {"results", results}};
+  out.push_back({"call", inputs, attributes});
+  if (gradients.empty()) {
+    return;
+  }
+  IntList needed;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].dtype == ir::DType::kFloat64) {
+      needed.push_back(static_cast<std::int64_t>(i));
+    }
+  }
+  attributes.set("given", IntList{0});
+  attributes.set("needed", needed);
+  inputs.push_back(gradients.front());
+  out.push_back({"call_backward", inputs, attributes});
+}
+
+void add_calls(std::vector<Sample>& out) {
+  const ir::TensorType x = f64({4, 6});
+  add_call(out, "aten.cumprod.default", "self=$0, dim=1", "same[4,6]", {x}, {x});
+  add_call(out, "aten.sort.default", "self=$0, dim=0", "same[4,6] i64[4,6]", {x}, {x});
+  add_call(out, "aten.trace.default", "self=$0", "same[]", {f64({4, 4})}, {f64({})});
+  add_call(out,
+           "aten.addcmul.default",
+           "self=$0, tensor1=$1, tensor2=$2, value=0.5",
+           "same[4,6]",
+           {x, f64({6}), f64({4, 1})},
+           {x});
+  add_call(out,
+           "aten.index_add.default",
+           "self=$0, dim=0, index=$1, source=$2",
+           "same[12,6]",
+           {f64({12, 6}), i64({4}), x},
+           {f64({12, 6})});
+  add_call(out,
+           "aten.upsample_nearest2d.vec",
+           "input=$0, output_size=[8,8]",
+           "same[2,4,8,8]",
+           {f64({2, 4, 4, 4})},
+           {f64({2, 4, 8, 8})});
+  add_call(out,
+           "aten.scaled_dot_product_attention.default",
+           "query=$0, key=$1, value=$2, attn_mask=$3, scale=0.3",
+           "same[2,4,6,2]",
+           {f64({2, 4, 6, 2}), f64({2, 4, 3, 2}), f64({2, 4, 3, 2}), f64({1, 4, 6, 3})},
+           {f64({2, 4, 6, 2})});
+  add_call(out,
+           "aten.lstm.input",
+           "input=$0, hx=[$1,$2], params=[$3,$4], has_biases=false, num_layers=1, dropout=0.0, "
+           "train=true, bidirectional=false, batch_first=true",
+           "same[4,6,2] same[1,4,2] same[1,4,2]",
+           {f64({4, 6, 3}), f64({1, 4, 2}), f64({1, 4, 2}), f64({8, 3}), f64({8, 2})},
+           {f64({4, 6, 2})});
+}
+
 std::vector<Sample> samples() {
   std::vector<Sample> out;
   for (const auto add : {add_elementwise,
@@ -310,7 +372,8 @@ std::vector<Sample> samples() {
                          add_convolutions,
                          add_batch_norms,
                          add_indexing,
-                         add_updates}) {
+                         add_updates,
+                         add_calls}) {
     add(out);
   }
   return out;

@@ -1,0 +1,254 @@
+// Operators without a definition of their own: PyTorch's dispatcher runs them by name, and its
+// automatic differentiation gives their gradients.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "shardplan/ops/call.h"
+#include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/random.h"
+
+namespace shardplan::runtime {
+namespace {
+
+using ops::CallArgument;
+using ops::CallValue;
+using Tensors = std::vector<at::Tensor>;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::runtime_error(what);
+}
+
+/// An operator's schema and its arguments, ready to run on some operands.
+class Call {
+ public:
+  explicit Call(const ir::Attributes& attributes)
+      : target_(attributes.string("target")), handle_(find(target_)) {
+    Result<std::vector<CallArgument>> arguments =
+        ops::parse_call_arguments(attributes.string("arguments"));
+    if (!arguments.has_value()) {
+      fail(arguments.error().text());
+    }
+    arguments_ = *std::move(arguments);
+    if (attributes.has("site")) {
+      site_ = attributes.integer("site");
+    }
+  }
+
+  /// All result tensors one after another, lists taken apart.
+  [[nodiscard]] Tensors run(const Tensors& operands, const RandomState& random) const {
+    torch::jit::Stack stack;
+    for (const c10::Argument& parameter : handle_.schema().arguments()) {
+      const CallValue* const given = ops::find_argument(arguments_, parameter.name());
+      if (given != nullptr) {
+        stack.push_back(value(*given, *parameter.type(), operands));
+        if (parameter.alias_info() != nullptr && parameter.alias_info()->isWrite() &&
+            stack.back().isTensor()) {
+          stack.back() = stack.back().toTensor().clone();  // it must not change for others
+        }
+      } else if (parameter.default_value().has_value()) {
+        stack.push_back(*parameter.default_value());
+      } else if (parameter.type()->kind() == c10::TypeKind::OptionalType) {
+        stack.emplace_back();
+      } else {
+        fail("argument '" + parameter.name() + "' of " + target_ + " is missing");
+      }
+    }
+    if (site_.has_value()) {
+      const std::lock_guard<std::mutex> one_at_a_time(generator_mutex());
+      at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+      generator.set_current_seed(draw_seed(random, *site_));
+      handle_.callBoxed(stack);
+    } else {
+      handle_.callBoxed(stack);
+    }
+    Tensors results;
+    for (const c10::IValue& result : stack) {
+      append(result, results);
+    }
+    return results;
+  }
+
+ private:
+  static std::mutex& generator_mutex() {
+    static std::mutex mutex;  // PyTorch has one generator a process
+    return mutex;
+  }
+
+  static std::uint64_t draw_seed(const RandomState& random, std::int64_t site) {
+    constexpr std::uint64_t kMix = 0x9E3779B97F4A7C15ULL;
+    std::uint64_t seed = random.seed;
+    for (const std::int64_t part : {random.step, random.microbatch, site}) {
+      seed = (seed ^ static_cast<std::uint64_t>(part)) * kMix;
+      seed ^= seed >> 29U;
+    }
+    return seed;
+  }
+
+  /// "aten.cumsum.default" is "aten::cumsum" with the overload "".
+  static c10::OperatorHandle find(const std::string& target) {
+    const std::size_t first = target.find('.');
+    const std::size_t last = target.rfind('.');
+    if (first == std::string::npos || last <= first) {
+      fail("'" + target + "' is no operator's name");
+    }
+    const std::string name =
+        target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1);
+    const std::string overload = target.substr(last + 1);
+    return c10::Dispatcher::singleton().findSchemaOrThrow(
+        name.c_str(), overload == "default" ? "" : overload.c_str());
+  }
+
+  static void append(const c10::IValue& value, Tensors& out) {
+    if (value.isTensor()) {
+      out.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        out.push_back(tensor);
+      }
+    } else {
+      fail("a result that is no tensor");
+    }
+  }
+
+  c10::IValue value(const CallValue& given, const c10::Type& type, const Tensors& operands) const {
+    if (const auto* const optional = type.castRaw<c10::OptionalType>()) {
+      return given.kind == CallValue::Kind::kNone
+                 ? c10::IValue()
+                 : value(given, *optional->getElementType(), operands);
+    }
+    switch (given.kind) {
+      case CallValue::Kind::kNone:
+        return {};
+      case CallValue::Kind::kTensor:
+        return operands.at(static_cast<std::size_t>(given.integer));
+      case CallValue::Kind::kInt:
+        if (type.kind() == c10::TypeKind::FloatType) {
+          return static_cast<double>(given.integer);
+        }
+        if (type.kind() == c10::TypeKind::ListType) {  // an integer may stand for a list of one
+          return c10::List<std::int64_t>({given.integer});
+        }
+        return given.integer;
+      case CallValue::Kind::kReal:
+        return given.real;
+      case CallValue::Kind::kBool:
+        return given.integer != 0;
+      case CallValue::Kind::kText:
+        return given.text;
+      case CallValue::Kind::kDType:
+        return static_cast<std::int64_t>(
+            scalar_type(ir::parse_dtype(given.text).value_or(ir::DType::kFloat32)));
+      case CallValue::Kind::kList:
+        break;
+    }
+    return list(given, type, operands);
+  }
+
+  c10::IValue list(const CallValue& given, const c10::Type& type, const Tensors& operands) const {
+    const auto* const list_type = type.castRaw<c10::ListType>();
+    if (list_type == nullptr) {
+      fail("an argument of " + target_ + " is a list where none is expected");
+    }
+    c10::impl::GenericList out(list_type->getElementType());
+    for (const CallValue& entry : given.list) {
+      out.push_back(value(entry, *list_type->getElementType(), operands));
+    }
+    return c10::IValue(std::move(out));
+  }
+
+  std::string target_;
+  c10::OperatorHandle handle_;
+  std::vector<CallArgument> arguments_;
+  std::optional<std::int64_t> site_;
+};
+
+/// Contiguous, with the expected element type, in storage that no operand shares.
+at::Tensor as_result(at::Tensor tensor, const ir::TensorType& type, const Tensors& operands) {
+  if (!tensor.defined()) {
+    return at::zeros(type.shape, at::TensorOptions(scalar_type(type.dtype)));
+  }
+  tensor = tensor.detach().to(scalar_type(type.dtype)).contiguous();
+  for (const at::Tensor& operand : operands) {
+    if (operand.is_alias_of(tensor)) {
+      return tensor.clone();
+    }
+  }
+  // A part of a larger tensor would keep all of it.
+  const bool whole = tensor.storage().nbytes() == tensor.nbytes();
+  return whole ? tensor : tensor.clone();
+}
+
+Tensors call(const KernelCall& call) {
+  const Tensors made = Call(call.attributes).run(call.inputs, call.random);
+  if (made.size() < call.results.size()) {
+    fail(call.attributes.string("target") + " gave too few results");
+  }
+  Tensors results;
+  Tensors taken = call.inputs;
+  for (std::size_t r = 0; r < call.results.size(); ++r) {
+    results.push_back(as_result(made[r], call.results[r], taken));
+    taken.push_back(results.back());
+  }
+  return results;
+}
+
+/// Runs the operator again, recording, and differentiates it.
+Tensors call_backward(const KernelCall& call) {
+  const ir::IntList& given = call.attributes.ints("given");
+  const ir::IntList& needed = call.attributes.ints("needed");
+  const std::size_t count = call.inputs.size() - given.size();
+  Tensors operands;
+  for (std::size_t i = 0; i < count; ++i) {
+    operands.push_back(call.inputs[i].detach());
+  }
+  Tensors leaves;
+  for (const std::int64_t n : needed) {
+    at::Tensor& operand = operands[static_cast<std::size_t>(n)];
+    operand.requires_grad_(true);
+    leaves.push_back(operand);
+  }
+  Tensors outputs;
+  Tensors output_gradients;
+  Tensors gradients;
+  {
+    const at::AutoGradMode recording(true);
+    const Tensors made = Call(call.attributes).run(operands, call.random);
+    for (std::size_t g = 0; g < given.size(); ++g) {
+      const at::Tensor& output = made.at(static_cast<std::size_t>(given[g]));
+      if (output.requires_grad()) {
+        outputs.push_back(output);
+        output_gradients.push_back(call.inputs[count + g].to(output.scalar_type()));
+      }
+    }
+    gradients = outputs.empty() ? Tensors(leaves.size())
+                                : torch::autograd::grad(
+                                      outputs, leaves, output_gradients, std::nullopt, false, true);
+  }
+  Tensors results;
+  Tensors taken = call.inputs;
+  for (std::size_t r = 0; r < call.results.size(); ++r) {
+    results.push_back(as_result(gradients[r], call.results[r], taken));
+    taken.push_back(results.back());
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<KernelEntry> call_kernels() {
+  return {{"call", call}, {"call_backward", call_backward}};
+}
+
+}  // namespace shardplan::runtime

@@ -1,0 +1,393 @@
+"""Whole networks in tiny sizes, each with its own loss. Same form as tiny.TINY."""
+
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+
+B, S, V = 4, 16, 64  # batch, sequence, vocabulary
+
+
+def tokens(*shape, high=V, low=3):
+    return torch.randint(low, high, shape)
+
+
+def language_model(config, **extra):
+    """A causal or masked language model with its own loss."""
+
+    def build():
+        kind, cls = config
+        ids = tokens(B, S)
+        return cls(kind()), {"input_ids": ids, "labels": ids.clone(), **{k: v() for k, v in extra.items()}}, None
+
+    return build
+
+
+def transformer(cls, config, batch):
+    def build():
+        return cls(config()), batch(), None
+
+    return build
+
+
+T = transformers
+
+
+def gpt2():
+    return T.GPT2Config(vocab_size=V, n_positions=S, n_embd=32, n_layer=2, n_head=4)
+
+
+def opt():
+    return T.OPTConfig(
+        vocab_size=V, hidden_size=32, num_hidden_layers=2, ffn_dim=64, num_attention_heads=4,
+        max_position_embeddings=S, word_embed_proj_dim=32, pad_token_id=1,
+    )
+
+
+def llama(cls=None, **extra):
+    return (cls or T.LlamaConfig)(
+        vocab_size=V, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=S, pad_token_id=0, bos_token_id=1, eos_token_id=2, **extra,
+    )
+
+
+def bert():
+    return T.BertConfig(
+        vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=S,
+    )
+
+
+def ids_with(**more):
+    def batch():
+        return {"input_ids": tokens(B, S), "attention_mask": torch.ones(B, S, dtype=torch.long),
+                **{name: make() for name, make in more.items()}}
+
+    return batch
+
+
+def classes(high, *shape):
+    return lambda: torch.randint(0, high, shape or (B,))
+
+
+def image(size=32, channels=3, **more):
+    return lambda: {"pixel_values": torch.randn(B, channels, size, size),
+                    **{name: make() for name, make in more.items()}}
+
+
+def vit(cls):
+    def config():
+        return cls(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+                   image_size=32, patch_size=8, num_labels=5)
+
+    return config
+
+
+def detr():
+    backbone = T.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1],
+                              layer_type="basic", out_features=["stage4"])
+    return T.DetrConfig(
+        use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=backbone,
+        num_queries=4, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32, decoder_ffn_dim=32,
+        encoder_attention_heads=2, decoder_attention_heads=2,
+    )
+
+
+class DetrLoss(nn.Module):
+    """Logits and boxes against fixed targets: matching is not part of the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = T.DetrModel(detr())
+        self.head = nn.Linear(32, 6)
+
+    def forward(self, pixel_values, target):
+        hidden = self.model(pixel_values).last_hidden_state
+        return F.cross_entropy(self.head(hidden).transpose(1, 2), target)
+
+
+class SequenceToSequence(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, labels):
+        return self.model(input_ids=input_ids, labels=labels, use_cache=False).loss
+
+
+class TwoTower(nn.Module):
+    """CLIP's loss on tiny text and vision encoders."""
+
+    def __init__(self):
+        super().__init__()
+        text = dict(vocab_size=V, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                    num_attention_heads=4, max_position_embeddings=S, eos_token_id=2, bos_token_id=1, pad_token_id=0)
+        vision = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                      image_size=32, patch_size=8)
+        self.model = T.CLIPModel(T.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
+
+    def forward(self, input_ids, pixel_values):
+        return self.model(input_ids=input_ids, pixel_values=pixel_values, return_loss=True).loss
+
+
+def clipseg():
+    text = dict(vocab_size=V, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                num_attention_heads=4, max_position_embeddings=S, eos_token_id=2, bos_token_id=1, pad_token_id=0)
+    vision = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                  image_size=32, patch_size=8)
+    config = T.CLIPSegConfig(text_config=text, vision_config=vision, projection_dim=16, extract_layers=[1],
+                             reduce_dim=16, decoder_num_attention_heads=2, decoder_intermediate_size=32)
+    config.decoder_num_hidden_layers = 1
+    return config
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8))
+
+    def forward(self, x, target):
+        return F.cross_entropy(self.layers(x), target)
+
+
+class LSTMClassifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(V, 16)
+        self.body = nn.LSTM(16, 16, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, ids, target):
+        return F.cross_entropy(self.head(self.body(self.table(ids))[0].mean(1)), target)
+
+
+class TransformerLM(nn.Module):
+    def __init__(self, layers=12):
+        super().__init__()
+        self.table = nn.Embedding(V, 32)
+        self.positions = nn.Parameter(torch.randn(S, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, layers)
+        self.head = nn.Linear(32, V)
+
+    def forward(self, ids, target):
+        mask = nn.Transformer.generate_square_subsequent_mask(S)
+        hidden = self.body(self.table(ids) + self.positions, mask=mask, is_causal=True)
+        return F.cross_entropy(self.head(hidden).flatten(0, 1), target.flatten())
+
+
+class DLRM(nn.Module):
+    def __init__(self, tables=8):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(40 + 4 * i, 16, mode="sum") for i in range(tables))
+        self.bottom = nn.Sequential(nn.Linear(13, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
+        pairs = (tables + 1) * tables // 2
+        self.top = nn.Sequential(nn.Linear(16 + pairs, 32), nn.ReLU(), nn.Linear(32, 1))
+        self.register_buffer("rows", torch.tril_indices(tables + 1, tables + 1, -1)[0])
+        self.register_buffer("columns", torch.tril_indices(tables + 1, tables + 1, -1)[1])
+
+    def forward(self, dense, sparse, target):
+        x = self.bottom(dense)
+        features = torch.stack([x] + [table(sparse[:, i]) for i, table in enumerate(self.tables)], 1)
+        products = torch.bmm(features, features.transpose(1, 2))[:, self.rows, self.columns]
+        logits = self.top(torch.cat([x, products], 1)).squeeze(1)
+        return F.binary_cross_entropy_with_logits(logits, target)
+
+
+class Block(nn.Sequential):
+    def __init__(self, a, b):
+        super().__init__(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList([Block(3, 8), Block(8, 16)])
+        self.middle = Block(16, 16)
+        self.up = nn.ModuleList([nn.ConvTranspose2d(16, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)])
+        self.join = nn.ModuleList([Block(32, 16), Block(16, 8)])
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, image, target):
+        skips = []
+        x = image
+        for layer in self.down:
+            x = layer(x)
+            skips.append(x)
+            x = F.max_pool2d(x, 2)
+        x = self.middle(x)
+        for up, join, skip in zip(self.up, self.join, reversed(skips)):
+            x = join(torch.cat([up(x), skip], 1))
+        return F.cross_entropy(self.head(x), target)
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1))
+        self.decode = nn.Sequential(
+            nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Sigmoid()
+        )
+
+    def forward(self, x):
+        return F.mse_loss(self.decode(self.encode(x)), x)
+
+
+class GraphNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.second = nn.Linear(16, 4)
+
+    def forward(self, x, edges, target):
+        def gather(h):
+            return torch.zeros_like(h).index_add(0, edges[1], h[edges[0]])
+
+        h = F.relu(gather(self.first(x)))
+        return F.cross_entropy(gather(self.second(h)), target)
+
+
+class MoE(nn.Module):
+    def __init__(self, experts=4, width=16):
+        super().__init__()
+        self.gate = nn.Linear(width, experts)
+        self.first = nn.Parameter(torch.randn(experts, width, 32) / 4)
+        self.second = nn.Parameter(torch.randn(experts, 32, width) / 6)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x, target):
+        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        mask = torch.zeros(x.shape[0], 4, dtype=x.dtype).scatter(1, chosen, weights)
+        hidden = torch.einsum("bd,edf->ebf", x, self.first).relu()
+        out = torch.einsum("ebf,efd->ebd", hidden, self.second)
+        return F.cross_entropy(self.head(torch.einsum("ebd,be->bd", out, mask)), target)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inner, width, stride):
+        super().__init__()
+        out = 4 * width
+        self.conv1 = nn.Conv2d(inner, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out)
+        self.down = (
+            nn.Sequential(nn.Conv2d(inner, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            if stride != 1 or inner != out
+            else None
+        )
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
+        y = self.bn3(self.conv3(y))
+        return F.relu(y + (x if self.down is None else self.down(x)), inplace=True)
+
+
+class ResNet50(nn.Module):
+    def __init__(self, blocks=(3, 4, 6, 3), width=64, classes=1000):
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        layers, inner = [], width
+        for stage, count in enumerate(blocks):
+            for i in range(count):
+                layers.append(Bottleneck(inner, width << stage, 2 if stage and i == 0 else 1))
+                inner = 4 * (width << stage)
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(inner, classes)
+
+    def forward(self, image, target):
+        x = self.body(self.stem(image)).mean((2, 3))
+        return F.cross_entropy(self.head(x), target)
+
+
+def plain(cls, *batch, **named):
+    return lambda: (cls(), {k: v() for k, v in named.items()} if named else tuple(b() for b in batch), None)
+
+
+def randn(*shape):
+    return lambda: torch.randn(shape)
+
+
+NETWORKS = {
+    "gpt2": language_model((gpt2, T.GPT2LMHeadModel)),
+    "opt": language_model((opt, T.OPTForCausalLM)),
+    "llama": language_model((llama, T.LlamaForCausalLM)),
+    "gemma": language_model((lambda: llama(T.GemmaConfig, head_dim=8), T.GemmaForCausalLM)),
+    "mixtral": language_model(
+        (lambda: llama(T.MixtralConfig, num_local_experts=4, num_experts_per_tok=2), T.MixtralForCausalLM)
+    ),
+    "bert_classifier": transformer(
+        T.BertForSequenceClassification, bert, ids_with(labels=classes(2))
+    ),
+    "bert_masked_lm": transformer(T.BertForMaskedLM, bert, ids_with(labels=classes(V, B, S))),
+    "bert_next_sentence": transformer(T.BertForNextSentencePrediction, bert, ids_with(labels=classes(2))),
+    "bert_question": transformer(
+        T.BertForQuestionAnswering, bert, ids_with(start_positions=classes(S), end_positions=classes(S))
+    ),
+    "distilbert": transformer(
+        T.DistilBertForSequenceClassification,
+        lambda: T.DistilBertConfig(vocab_size=V, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=S),
+        ids_with(labels=classes(2)),
+    ),
+    "xlnet": transformer(
+        T.XLNetForSequenceClassification,
+        lambda: T.XLNetConfig(vocab_size=V, d_model=32, n_layer=2, n_head=4, d_inner=64),
+        ids_with(labels=classes(2)),
+    ),
+    "t5": lambda: (
+        SequenceToSequence(T.T5ForConditionalGeneration(T.T5Config(
+            vocab_size=V, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0))),
+        {"input_ids": tokens(B, S), "labels": tokens(B, S)}, None),
+    "marian": lambda: (
+        SequenceToSequence(T.MarianMTModel(T.MarianConfig(
+            vocab_size=V, d_model=32, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=64, decoder_ffn_dim=64,
+            encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=S, pad_token_id=1,
+            decoder_start_token_id=1, eos_token_id=2, forced_eos_token_id=2))),
+        {"input_ids": tokens(B, S), "labels": tokens(B, S)}, None),
+    "vit": transformer(T.ViTForImageClassification, vit(T.ViTConfig), image(labels=classes(5))),
+    "deit": transformer(T.DeiTForImageClassification, vit(T.DeiTConfig), image(labels=classes(5))),
+    "beit": transformer(T.BeitForImageClassification, vit(T.BeitConfig), image(labels=classes(5))),
+    "mobilenet_v1": transformer(
+        T.MobileNetV1ForImageClassification,
+        lambda: T.MobileNetV1Config(depth_multiplier=0.25, image_size=32, num_labels=5),
+        image(labels=classes(5)),
+    ),
+    "convnext_v2": transformer(
+        T.ConvNextV2ForImageClassification,
+        lambda: T.ConvNextV2Config(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, image_size=32, num_labels=5),
+        image(labels=classes(5)),
+    ),
+    "detr": plain(DetrLoss, pixel_values=randn(2, 3, 64, 64), target=lambda: torch.randint(6, (2, 4))),
+    "wav2vec2": transformer(
+        T.Wav2Vec2ForSequenceClassification,
+        lambda: T.Wav2Vec2Config(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, conv_dim=(16, 16),
+            conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2, num_conv_pos_embeddings=16,
+            num_conv_pos_embedding_groups=4, classifier_proj_size=16, num_labels=3, mask_time_prob=0.0, layerdrop=0.0, apply_spec_augment=False),
+        lambda: {"input_values": torch.randn(B, 400), "labels": torch.randint(3, (B,))},
+    ),
+    "clip": plain(TwoTower, input_ids=lambda: tokens(B, S), pixel_values=randn(B, 3, 32, 32)),
+    "clipseg": transformer(
+        T.CLIPSegForImageSegmentation, clipseg,
+        lambda: {"input_ids": tokens(B, S), "pixel_values": torch.randn(B, 3, 32, 32), "labels": torch.rand(B, 32, 32)},
+    ),
+    "mlp": plain(MLP, x=randn(8, 16), target=classes(8, 8)),
+    "lstm_classifier": plain(LSTMClassifier, ids=lambda: tokens(B, S), target=classes(5)),
+    "transformer_lm": plain(TransformerLM, ids=lambda: tokens(B, S), target=lambda: tokens(B, S)),
+    "dlrm": plain(DLRM, dense=randn(8, 13), sparse=lambda: torch.randint(40, (8, 8, 4)), target=lambda: torch.rand(8)),
+    "unet": plain(UNet, image=randn(B, 3, 16, 16), target=classes(4, B, 16, 16)),
+    "autoencoder": plain(Autoencoder, x=randn(B, 3, 16, 16)),
+    "graph": plain(GraphNet, x=randn(12, 8), edges=classes(12, 2, 30), target=classes(4, 12)),
+    "moe": plain(MoE, x=randn(8, 16), target=classes(5, 8)),
+    "resnet50_tiny": lambda: (
+        ResNet50((1, 1, 1, 1), 8, 10),
+        {"image": torch.randn(B, 3, 32, 32), "target": torch.randint(10, (B,))}, None),
+    "resnet50": lambda: (
+        ResNet50(), {"image": torch.randn(B, 3, 224, 224), "target": torch.randint(1000, (B,))}, None),
+}
