@@ -242,6 +242,10 @@ std::vector<ValueId> AtenCall::tensors(std::string_view name) {
     return values;
   }
   for (const std::string& tensor : argument->tensors) {
+    if (tensor.empty()) {
+      unsupported(fmt::format("has a gap in its argument '{}'", name));
+      return values;
+    }
     values.push_back(value_of(tensor));
   }
   return values;
@@ -292,6 +296,10 @@ void AtenCall::result(ValueId value, std::size_t index) {
   }
   const TensorType expected = result_type(index);
   const TensorType found = state_.builder.type(value);
+  if (found.shape == expected.shape && found.dtype != expected.dtype) {
+    unsupported(fmt::format("gives {}, not {}", to_string(expected), to_string(found)));
+    return;
+  }
   if (found != expected) {
     invalid(fmt::format("its result is {} in the archive, but its operands give {}",
                         to_string(expected),

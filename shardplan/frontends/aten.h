@@ -109,6 +109,8 @@ class AtenCall {
   [[nodiscard]] const Argument* find(std::string_view name) const;
   [[nodiscard]] const Argument* find(std::string_view name, Argument::Kind kind);
   [[nodiscard]] std::string where() const;
+  /// Whether a result is a tensor that the graph can hold: some operators give empty ones beside.
+  [[nodiscard]] bool has_elements(std::size_t index) const;
   /// The argument of a `call`; appends the tensors that it names to `operands`.
   [[nodiscard]] ops::CallValue call_value(const Argument& argument,
                                           std::vector<ir::ValueId>& operands);

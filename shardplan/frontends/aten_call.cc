@@ -77,6 +77,12 @@ ops::CallValue AtenCall::call_value(const Argument& argument, std::vector<ir::Va
   return value.list.empty() ? CallValue() : CallValue(value.list.front());
 }
 
+bool AtenCall::has_elements(std::size_t index) const {
+  const auto found = state_.program.tensors.find(node_.outputs[index]);
+  return found == state_.program.tensors.end() || !found->second.problem.empty() ||
+         ir::is_valid(found->second.type);
+}
+
 void AtenCall::call_by_name() {
   std::vector<ops::CallArgument> arguments;
   std::vector<ir::ValueId> operands;
@@ -95,15 +101,21 @@ void AtenCall::call_by_name() {
     arguments.push_back({name, call_value(argument, operands)});
   }
   ops::Types inputs;
+  inputs.reserve(operands.size());
   for (const ir::ValueId operand : operands) {
     inputs.push_back(builder().type(operand));
   }
-  ops::Types results;
+  std::vector<std::optional<ir::TensorType>> results;
+  std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < result_count(); ++i) {
-    results.push_back(result_type(i));
+    results.emplace_back();
+    if (has_elements(i)) {
+      results.back() = result_type(i);
+      kept.push_back(i);
+    }
   }
-  if (results.empty()) {
-    unsupported("gives no tensor");
+  if (kept.empty()) {
+    unsupported("gives no tensor with elements");
   }
   if (!ok()) {
     return;
@@ -114,8 +126,8 @@ void AtenCall::call_by_name() {
   }
   const std::vector<ir::ValueId> made =
       builder().emit_all("call", std::move(operands), std::move(attributes));
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    result(made[i], i);
+  for (std::size_t r = 0; r < made.size(); ++r) {
+    result(made[r], kept[r]);
   }
 }
 

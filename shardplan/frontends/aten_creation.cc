@@ -54,6 +54,12 @@ void map_identity(AtenCall& c) {
   c.result(c.cast(x, c.result_type().dtype));
 }
 
+void map_detach(AtenCall& c) {
+  const ir::ValueId x = c.tensor("self");
+  const bool floating = ir::is_floating(c.result_type().dtype);
+  c.result(floating ? c.builder().emit("detach", {x}) : x);
+}
+
 Folded fold_identity(AtenCall& c) {
   const ConstTensor* const x = c.constant("self");
   if (x == nullptr) {
@@ -92,8 +98,6 @@ std::vector<AtenOp> aten_creation() {
   rows.push_back({.target = "aten.scalar_tensor.default", .fold = fold_scalar_tensor});
   for (const std::string_view target : {"aten.clone.default",
                                         "aten.alias.default",
-                                        "aten.detach.default",
-                                        "aten.detach_.default",
                                         "aten.contiguous.default",
                                         "aten.lift_fresh.default",
                                         "aten.lift_fresh_copy.default",
@@ -102,6 +106,9 @@ std::vector<AtenOp> aten_creation() {
                                         "aten.to.dtype_layout",
                                         "aten.type_as.default"}) {
     rows.push_back({.target = target, .map = map_identity, .fold = fold_identity});
+  }
+  for (const std::string_view target : {"aten.detach.default", "aten.detach_.default"}) {
+    rows.push_back({.target = target, .map = map_detach, .fold = fold_identity});
   }
   return rows;
 }

@@ -72,9 +72,9 @@ ValueId mean_all(Builder& b, ValueId x) {
 }
 
 ValueId log_sum_exp(Builder& b, ValueId x, std::int64_t dim) {
-  // The gradient through the maximum cancels, so that `max` has none does no harm.
+  // The gradient through the maximum cancels.
   const Attributes along{{"dims", IntList{dim}}, {"keepdim", true}};
-  const ValueId largest = b.emit("max", {x}, along);
+  const ValueId largest = b.emit("detach", {b.emit("max", {x}, along)});
   const ValueId sum = b.emit("sum", {b.emit("exp", {b.emit("sub", {x, largest})})}, along);
   return b.emit("add", {b.emit("log", {sum}), largest});
 }

@@ -175,6 +175,7 @@ void collect_operands(const CallValue& value, std::vector<std::int64_t>& out) {
 // ---- types ----
 
 constexpr std::string_view kSame = "same";
+constexpr std::string_view kSkipped = "-";
 
 std::optional<ir::DType> first_floating(Inputs inputs) {
   for (const ir::TensorType& type : inputs) {
@@ -217,8 +218,10 @@ Result<Types> parse_results(std::string_view text, Inputs inputs) {
   Types types;
   while (!text.empty()) {
     const std::size_t space = std::min(text.find(' '), text.size());
-    SHARDPLAN_ASSIGN_OR_RETURN(ir::TensorType type, parse_result(text.substr(0, space), inputs));
-    types.push_back(std::move(type));
+    if (text.substr(0, space) != kSkipped) {
+      SHARDPLAN_ASSIGN_OR_RETURN(ir::TensorType type, parse_result(text.substr(0, space), inputs));
+      types.push_back(std::move(type));
+    }
     text.remove_prefix(std::min(space + 1, text.size()));
   }
   if (types.empty()) {
@@ -294,6 +297,27 @@ Result<Types> infer_call_backward(Inputs inputs, const ir::Attributes& attribute
   return types;
 }
 
+bool always_draws(std::string_view name) {
+  constexpr std::array<std::string_view, 17> kAlways{"rand",
+                                                     "rand_like",
+                                                     "randn",
+                                                     "randn_like",
+                                                     "randint",
+                                                     "randint_like",
+                                                     "randperm",
+                                                     "bernoulli",
+                                                     "normal",
+                                                     "normal_functional",
+                                                     "multinomial",
+                                                     "poisson",
+                                                     "binomial",
+                                                     "uniform",
+                                                     "exponential",
+                                                     "cauchy",
+                                                     "geometric"};
+  return std::find(kAlways.begin(), kAlways.end(), name) != kAlways.end();
+}
+
 // ---- axes and costs ----
 
 bool has_axis(const DimAxes& dims, int axis) {
@@ -356,7 +380,16 @@ Bytes workspace_call_backward(const OpView& op) {
   return bytes;
 }
 
+/// A draw, or an operator that reads only the type of its operand: no gradient passes.
+bool is_constant_to_autodiff(std::string_view target) {
+  const std::string_view name = call_name(target);
+  return always_draws(name) || name.ends_with("_like") || name.starts_with("new_");
+}
+
 void gradient_call(GradientBuilder& b) {
+  if (is_constant_to_autodiff(b.attributes().string("target"))) {
+    return;
+  }
   std::vector<ir::ValueId> operands;
   ir::IntList given;
   ir::IntList needed;
@@ -399,20 +432,38 @@ Result<std::vector<CallArgument>> parse_call_arguments(std::string_view text) {
   return ArgumentParser(text).run();
 }
 
-std::string call_results_text(const Types& results, const Types& inputs) {
+std::string call_results_text(const std::vector<std::optional<ir::TensorType>>& results,
+                              const Types& inputs) {
   const std::optional<ir::DType> floating = first_floating(inputs);
   std::string out;
-  for (const ir::TensorType& type : results) {
-    const std::string_view name = type.dtype == floating ? kSame : ir::dtype_name(type.dtype);
-    out += (out.empty() ? "" : " ") + std::string(name) + list_sizes(type.shape);
+  for (const std::optional<ir::TensorType>& type : results) {
+    out += out.empty() ? "" : " ";
+    if (!type.has_value()) {
+      out += kSkipped;
+      continue;
+    }
+    out += type->dtype == floating ? kSame : ir::dtype_name(type->dtype);
+    out += list_sizes(type->shape);
   }
   return out;
+}
+
+std::vector<std::size_t> call_kept_results(std::string_view results) {
+  std::vector<std::size_t> kept;
+  for (std::size_t number = 0; !results.empty(); ++number) {
+    const std::size_t space = std::min(results.find(' '), results.size());
+    if (results.substr(0, space) != kSkipped) {
+      kept.push_back(number);
+    }
+    results.remove_prefix(std::min(space + 1, results.size()));
+  }
+  return kept;
 }
 
 ir::Attributes call_attributes(std::string_view target,
                                const std::vector<CallArgument>& arguments,
                                const Types& inputs,
-                               const Types& results) {
+                               const std::vector<std::optional<ir::TensorType>>& results) {
   return {{"target", std::string(target)},
           {"arguments", to_string(arguments)},
           {"results", call_results_text(results, inputs)}};
@@ -433,23 +484,6 @@ const CallValue* find_argument(const std::vector<CallArgument>& arguments, std::
 }
 
 bool draws_random_numbers(std::string_view target, const std::vector<CallArgument>& arguments) {
-  constexpr std::array<std::string_view, 17> kAlways{"rand",
-                                                     "rand_like",
-                                                     "randn",
-                                                     "randn_like",
-                                                     "randint",
-                                                     "randint_like",
-                                                     "randperm",
-                                                     "bernoulli",
-                                                     "normal",
-                                                     "normal_functional",
-                                                     "multinomial",
-                                                     "poisson",
-                                                     "binomial",
-                                                     "uniform",
-                                                     "exponential",
-                                                     "cauchy",
-                                                     "geometric"};
   // These draw when they train, and those with a probability when it is not 0.
   constexpr std::array<std::string_view, 11> kSometimes{"rrelu",
                                                         "rrelu_with_noise",
@@ -463,7 +497,7 @@ bool draws_random_numbers(std::string_view target, const std::vector<CallArgumen
                                                         "rnn_relu",
                                                         "scaled_dot_product_attention"};
   const std::string_view name = call_name(target);
-  if (std::find(kAlways.begin(), kAlways.end(), name) != kAlways.end()) {
+  if (always_draws(name)) {
     return true;
   }
   if (std::find(kSometimes.begin(), kSometimes.end(), name) == kSometimes.end()) {

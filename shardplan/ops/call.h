@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,16 +35,21 @@ struct CallArgument {
 /// The inverse; errors say what cannot be read.
 [[nodiscard]] Result<std::vector<CallArgument>> parse_call_arguments(std::string_view text);
 
-/// The attribute `results`: "same[4,8] i64[4,8]". `same` is the element type of the first floating
-/// operand, so that a graph in another precision keeps the text.
-[[nodiscard]] std::string call_results_text(const Types& results, const Types& inputs);
+/// The attribute `results`: "same[4,8] - i64[4,8]". `same` is the element type of the first
+/// floating operand, so that a graph in another precision keeps the text; "-", here a missing type,
+/// stands for a result of the operator that the op does not have.
+[[nodiscard]] std::string call_results_text(
+    const std::vector<std::optional<ir::TensorType>>& results, const Types& inputs);
+/// By result of the op: its number among the operator's results.
+[[nodiscard]] std::vector<std::size_t> call_kept_results(std::string_view results);
 
 /// Attributes of a `call` of `target` ("aten.cumprod.default") with these arguments, operand and
 /// result types.
-[[nodiscard]] ir::Attributes call_attributes(std::string_view target,
-                                             const std::vector<CallArgument>& arguments,
-                                             const Types& inputs,
-                                             const Types& results);
+[[nodiscard]] ir::Attributes call_attributes(
+    std::string_view target,
+    const std::vector<CallArgument>& arguments,
+    const Types& inputs,
+    const std::vector<std::optional<ir::TensorType>>& results);
 
 /// "cumprod" of "aten.cumprod.default".
 [[nodiscard]] std::string_view call_name(std::string_view target);

@@ -45,6 +45,8 @@ struct OpDef {
   /// booleans, or autodiff reports an error when a gradient arrives at them.
   void (*gradient)(GradientBuilder& g) = nullptr;
   bool view = false;
+  /// To autodiff the results are constants.
+  bool stops_gradient = false;
   /// Each element of the result depends on one element of each operand, the operands broadcast
   /// against each other. Positions do not matter.
   bool elementwise = false;

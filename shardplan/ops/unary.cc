@@ -246,9 +246,19 @@ OpDef identity_row() {
   return def;
 }
 
+OpDef detach_row() {
+  OpDef def = identity_row();
+  def.name = "detach";
+  def.summary = "x, through which no gradient passes";
+  def.gradient = nullptr;
+  def.stops_gradient = true;
+  return def;
+}
+
 std::vector<OpDef> value_ops() {
   return {
       identity_row(),
+      detach_row(),
       elementwise_row("neg", "-x", infer_same, axes_linear, gradient_neg),
       elementwise_row("abs", "|x|", infer_same, axes_elementwise, gradient_abs),
       elementwise_row("exp", "e^x", infer_floating, axes_elementwise, gradient_exp),

@@ -7,6 +7,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -122,6 +123,16 @@ class Call {
     }
   }
 
+  /// A number where a tensor is expected: like a literal, it does not widen the other operand.
+  static at::Tensor number_tensor(const at::Scalar& number) {
+    const at::ScalarType type = number.isBoolean()         ? at::kBool
+                                : number.isIntegral(false) ? at::kLong
+                                                           : at::kDouble;
+    at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions(type));
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return tensor;
+  }
+
   c10::IValue value(const CallValue& given, const c10::Type& type, const Tensors& operands) const {
     if (const auto* const optional = type.castRaw<c10::OptionalType>()) {
       return given.kind == CallValue::Kind::kNone
@@ -134,6 +145,9 @@ class Call {
       case CallValue::Kind::kTensor:
         return operands.at(static_cast<std::size_t>(given.integer));
       case CallValue::Kind::kInt:
+        if (type.kind() == c10::TypeKind::TensorType) {
+          return number_tensor(given.integer);
+        }
         if (type.kind() == c10::TypeKind::FloatType) {
           return static_cast<double>(given.integer);
         }
@@ -142,9 +156,12 @@ class Call {
         }
         return given.integer;
       case CallValue::Kind::kReal:
-        return given.real;
+        return type.kind() == c10::TypeKind::TensorType ? c10::IValue(number_tensor(given.real))
+                                                        : c10::IValue(given.real);
       case CallValue::Kind::kBool:
-        return given.integer != 0;
+        return type.kind() == c10::TypeKind::TensorType
+                   ? c10::IValue(number_tensor(given.integer != 0))
+                   : c10::IValue(given.integer != 0);
       case CallValue::Kind::kText:
         return given.text;
       case CallValue::Kind::kDType:
@@ -179,6 +196,9 @@ at::Tensor as_result(at::Tensor tensor, const ir::TensorType& type, const Tensor
   if (!tensor.defined()) {
     return at::zeros(type.shape, at::TensorOptions(scalar_type(type.dtype)));
   }
+  if (tensor.sizes() != at::IntArrayRef(type.shape)) {
+    fail("the operator made a tensor of another shape than the model says");
+  }
   tensor = tensor.detach().to(scalar_type(type.dtype)).contiguous();
   for (const at::Tensor& operand : operands) {
     if (operand.is_alias_of(tensor)) {
@@ -190,11 +210,20 @@ at::Tensor as_result(at::Tensor tensor, const ir::TensorType& type, const Tensor
   return whole ? tensor : tensor.clone();
 }
 
-Tensors call(const KernelCall& call) {
-  const Tensors made = Call(call.attributes).run(call.inputs, call.random);
-  if (made.size() < call.results.size()) {
-    fail(call.attributes.string("target") + " gave too few results");
+/// The operator's results that the op has.
+Tensors kept(const ir::Attributes& attributes, const Tensors& all) {
+  Tensors out;
+  for (const std::size_t number : ops::call_kept_results(attributes.string("results"))) {
+    if (number >= all.size()) {
+      fail(attributes.string("target") + " gave too few results");
+    }
+    out.push_back(all[number]);
   }
+  return out;
+}
+
+Tensors call(const KernelCall& call) {
+  const Tensors made = kept(call.attributes, Call(call.attributes).run(call.inputs, call.random));
   Tensors results;
   Tensors taken = call.inputs;
   for (std::size_t r = 0; r < call.results.size(); ++r) {
@@ -224,7 +253,7 @@ Tensors call_backward(const KernelCall& call) {
   Tensors gradients;
   {
     const at::AutoGradMode recording(true);
-    const Tensors made = Call(call.attributes).run(operands, call.random);
+    const Tensors made = kept(call.attributes, Call(call.attributes).run(operands, call.random));
     for (std::size_t g = 0; g < given.size(); ++g) {
       const at::Tensor& output = made.at(static_cast<std::size_t>(given[g]));
       if (output.requires_grad()) {

@@ -80,6 +80,7 @@ std::vector<KernelEntry> shape_kernels() {
   using Call = const KernelCall&;
   return {
       {"identity", [](Call c) { return Tensors{c.input(0)}; }},
+      {"detach", [](Call c) { return Tensors{c.input(0)}; }},
       {"reshape", [](Call c) { return Tensors{c.input(0).view(c.results[0].shape)}; }},
       {"transpose",
        [](Call c) {

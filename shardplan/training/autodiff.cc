@@ -155,7 +155,8 @@ class Differentiator {
         }
       }
       for (const ir::ValueId output : op.outputs) {
-        differentiable_[output.index()] = depends && ir::is_floating(graph_.type(output).dtype);
+        differentiable_[output.index()] = depends && ir::is_floating(graph_.type(output).dtype) &&
+                                          !ops::get(op.name).stops_gradient;
       }
     }
   }

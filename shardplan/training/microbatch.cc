@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -413,15 +414,19 @@ class MicrobatchCopy {
 
   /// The result types of a call, cut.
   [[nodiscard]] std::string results_text(ir::OpId id, const ir::Op& copied) {
-    ops::Types results;
-    for (const ir::ValueId output : graph_.op(id).outputs) {
+    const std::vector<std::size_t> kept =
+        ops::call_kept_results(copied.attributes.string("results"));
+    std::vector<std::optional<ir::TensorType>> results(kept.back() + 1);
+    for (std::size_t r = 0; r < kept.size(); ++r) {
+      const ir::ValueId output = graph_.op(id).outputs[r];
       ir::TensorType type = graph_.type(output);
       if (const int dim = cut_.dim(output); dim >= 0) {
         type.shape[static_cast<std::size_t>(dim)] /= count_;
       }
-      results.push_back(std::move(type));
+      results[kept[r]] = std::move(type);
     }
     ops::Types inputs;
+    inputs.reserve(copied.inputs.size());
     for (const ir::ValueId input : copied.inputs) {
       inputs.push_back(copy_.to().type(input));
     }

@@ -12,6 +12,7 @@ namespace shardplan::ops {
 
 inline void add_elementwise(std::vector<Sample>& out) {
   for (const char* const name : {"identity",
+                                 "detach",
                                  "neg",
                                  "abs",
                                  "exp",
@@ -308,6 +309,7 @@ inline void add_calls(std::vector<Sample>& out) {
   };
   out.push_back({"call", x, call("aten.cumprod.default", "self=$0, dim=1", "same[4,6]")});
   out.push_back({"call", x, call("aten.sort.default", "self=$0", "same[4,6] i64[4,6]")});
+  out.push_back({"call", x, call("aten.sort.default", "self=$0", "- i64[4,6]")});
   out.push_back({"call", x, call("aten.trace.default", "self=$0", "same[]")});
   ir::Attributes backward = call("aten.cumprod.default", "self=$0, dim=1", "same[4,6]");
   backward.set("given", ir::IntList{0});

@@ -62,6 +62,7 @@ at::Tensor content(const ir::TensorType& type) {
 void add_elementwise(std::vector<Sample>& out) {
   const ir::TensorType x = f64({4, 1, 6});
   for (const char* const name : {"identity",
+                                 "detach",
                                  "neg",
                                  "abs",
                                  "exp",
