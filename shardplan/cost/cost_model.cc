@@ -51,13 +51,10 @@ double copies(const sharding::ReshardStep& step,
       // Local sizes of the dimensions outside `dim`; cut down to 1 they do not part the runs.
       std::int64_t outer = 1;
       for (int d = 0; d < step.dim; ++d) {
-        outer *= type.shape[static_cast<std::size_t>(d)];
+        outer *= sharding::largest_part(type.shape[static_cast<std::size_t>(d)],
+                                        sharding::shard_count(step.to, d, mesh));
       }
-      for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-        const int dim = step.to.dim_of(static_cast<int>(axis));
-        outer /= dim >= 0 && dim < step.dim ? mesh.axes[axis].size : 1;
-      }
-      return outer == 1 && std::is_sorted(step.axes.begin(), step.axes.end()) ? 0 : 1;
+      return outer == 1 ? 0 : 1;
     }
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllReduce:
@@ -169,12 +166,7 @@ Seconds CostModel::reshard_step(const sharding::ReshardStep& step,
   const bool by_output =
       step.kind == CollectiveKind::kAllGather || step.kind == CollectiveKind::kSlice;
   const sharding::ShardingSpec& spec = by_output ? step.to : step.from;
-  Bytes bytes = type.bytes();
-  for (std::size_t axis = 0; axis < mesh().axes.size(); ++axis) {
-    if (spec.dim_of(static_cast<int>(axis)) >= 0) {
-      bytes /= mesh().axes[axis].size;
-    }
-  }
+  const Bytes bytes = sharding::local_bytes(spec, type, mesh());
   const double copied = copies(step, type, mesh()) * 2 * static_cast<double>(bytes);
   return collective(step.kind, bytes, step.axes) + (copied > 0 ? tables_->memory(copied) : 0);
 }

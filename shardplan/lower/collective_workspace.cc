@@ -24,8 +24,11 @@ Bytes slab_bytes(const ir::TensorType& part, int dim, std::int64_t parts) {
   return rows * columns * a_column;
 }
 
-/// One slab to send and one to receive, cut along the longest dimension that is not split.
-Bytes all_to_all_bytes(const sharding::ReshardStep& step, const ir::TensorType& input) {
+/// One slab to send and one to receive, cut along the longest dimension that is not split; every
+/// part has the room of the largest.
+Bytes all_to_all_bytes(const sharding::ReshardStep& step,
+                       const ir::TensorType& input,
+                       std::int64_t parts) {
   auto along = static_cast<std::size_t>(step.dim);
   for (std::size_t d = 0; d < input.shape.size(); ++d) {
     if (static_cast<int>(d) != step.split_dim && input.shape[d] > input.shape[along]) {
@@ -33,7 +36,10 @@ Bytes all_to_all_bytes(const sharding::ReshardStep& step, const ir::TensorType& 
     }
   }
   const std::int64_t length = std::max<std::int64_t>(input.shape[along], 1);
-  const Bytes a_line = std::max<Bytes>(input.bytes() / length, 1);
+  const std::int64_t split =
+      std::max<std::int64_t>(input.shape[static_cast<std::size_t>(step.split_dim)], 1);
+  const Bytes padded = input.bytes() / split * parts * sharding::largest_part(split, parts);
+  const Bytes a_line = std::max<Bytes>(padded / length, 1);
   return 2 * a_line * std::clamp(kSlabBytes / a_line, std::int64_t{1}, length);
 }
 
@@ -51,15 +57,14 @@ Bytes collective_workspace(const sharding::ReshardStep& step,
     case CollectiveKind::kAllGather: {
       const auto dim = input.shape.begin() + step.dim;
       const bool one_run =
-          std::all_of(input.shape.begin(), dim, [](std::int64_t size) { return size == 1; }) &&
-          std::is_sorted(step.axes.begin(), step.axes.end());
+          std::all_of(input.shape.begin(), dim, [](std::int64_t size) { return size == 1; });
       return one_run ? 0 : slab_bytes(input, step.dim, parts);
     }
     case CollectiveKind::kReduceScatter:  // one slab to send and one to receive
       return 2 * slab_bytes(result, step.dim, parts);
 
     case CollectiveKind::kAllToAll:
-      return all_to_all_bytes(step, input);
+      return all_to_all_bytes(step, input, parts);
     case CollectiveKind::kAllReduce: {  // one part of a slab from every member
       const Bytes element = ir::element_bytes(input.dtype);
       const std::int64_t slab = std::min(input.numel(), kSlabBytes / element);

@@ -338,7 +338,8 @@ class Lowering {
       for (std::size_t m = 0; m < plan_.mesh.axes.size(); ++m) {
         if (strategy.at(static_cast<int>(m)) == static_cast<int>(a)) {
           position.mesh_axes.push_back(static_cast<int>(m));
-          position.local_size /= plan_.mesh.axes[m].size;
+          position.local_size =
+              sharding::largest_part(position.local_size, plan_.mesh.axes[m].size);
         }
       }
       step.positions.push_back(std::move(position));

@@ -16,21 +16,20 @@ using LocalId = Id<struct LocalTag>;
 /// A tensor on each device. Views share the storage of another value: results of view ops, and
 /// results that an op writes in place over an operand.
 struct LocalValue {
-  ir::TensorType type{};  ///< local shape
+  ir::TensorType type{};  ///< local shape of the largest part (sharding/spec.h: local_shape)
   sharding::ShardingSpec spec{};
   ir::ValueId global{};  ///< the graph value it is (a part of)
   LocalId view_of{};     ///< root of the storage, when it is not its own
 };
 
 /// The global place of a shard along an axis that a kernel must know (dropout, lookups, iota).
-/// Start of device `rank` = (mixed-radix number of its coordinates along `mesh_axes`, major to
-/// minor) · local_size.
+/// Start and size on a device are those of sharding::part() along `mesh_axes`.
 struct Position {
   int axis = -1;       ///< index into the op's AxisMap
   std::string name{};  ///< its name there
   std::int64_t global_size = 0;
-  std::int64_t local_size = 0;
-  std::vector<int> mesh_axes{};  ///< empty: not sharded, start 0
+  std::int64_t local_size = 0;   ///< of the largest part
+  std::vector<int> mesh_axes{};  ///< major to minor; empty: not sharded, start 0
 };
 
 enum class StepKind : std::uint8_t {
@@ -41,7 +40,8 @@ enum class StepKind : std::uint8_t {
            ///< it is the same (an update in place), is dropped
 };
 
-/// One instruction, the same on every device.
+/// One instruction, the same on every device but for the sizes of uneven parts; flops and bytes are
+/// those of the largest.
 struct Step {
   StepKind kind = StepKind::kCompute;
   std::vector<LocalId> inputs{};
@@ -128,7 +128,8 @@ struct LowerOptions {
 inline constexpr Bytes kSlabBytes = Bytes{4} << 20;
 
 /// Bytes that the runtime allocates beside input and result while it runs a collective: the slabs
-/// that hold its parts in one run of memory. `input` and `result` are local types.
+/// that hold its parts in one run of memory. `input` and `result` are local types of the largest
+/// part; a rank with a smaller one allocates no more.
 [[nodiscard]] Bytes collective_workspace(const sharding::ReshardStep& step,
                                          const ir::TensorType& input,
                                          const ir::TensorType& result,

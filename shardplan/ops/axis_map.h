@@ -42,8 +42,9 @@ using DimAxes = std::vector<std::vector<int>>;
 
 /// The einsum-like naming of the dimensions of an op's operands and results, from which strategies,
 /// local shapes, collectives and gradients' layouts are derived. An axis may be sharded by a mesh
-/// axis if its size is divisible, and in a merged dimension only once all more-major axes there are
-/// fully sharded (one element a shard) or have size 1.
+/// axis if its size is divisible, or unevenly where no merged dimension has a more minor axis; and
+/// in a merged dimension only once all more-major axes there are fully sharded (one element a
+/// shard) or have size 1.
 struct AxisMap {
   std::vector<Axis> axes{};
   std::vector<DimAxes> inputs{};

@@ -104,11 +104,11 @@ class Checker {
       }
       const std::int64_t parts = sharding::shard_count(spec, dim, plan_.mesh);
       const std::int64_t size = value.type.shape[static_cast<std::size_t>(dim)];
-      if (size % parts != 0) {
+      if (!sharding::can_cut(size, parts)) {
         return invalid_input("dimension " + std::to_string(dim) + " of size " +
-                                 std::to_string(size) + " cannot be cut into " +
-                                 std::to_string(parts) + " equal parts (mesh axis \"" +
-                                 axis_name(axis) + "\")",
+                                 std::to_string(size) + " is too small to be cut into " +
+                                 std::to_string(parts) + " parts (mesh axis \"" + axis_name(axis) +
+                                 "\")",
                              place);
       }
     }

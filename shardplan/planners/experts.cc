@@ -59,17 +59,17 @@ class ExpertFilter {
   }
 
  private:
-  /// The node's axis with this meaning that the mesh axis can cut evenly; -1 when there is none.
+  /// The node's axis with this meaning that the mesh axis can cut; -1 when there is none.
   [[nodiscard]] int axis_with(const IntraOpNode& node, AxisMeaning meaning, int mesh_axis) const {
     const std::vector<AxisMeaning>& meanings = meanings_[node.members[0].index()];
     const auto it = std::find(meanings.begin(), meanings.end(), meaning);
     if (it == meanings.end()) {
       return -1;
     }
-    const auto axis = static_cast<std::size_t>(it - meanings.begin());
+    const int axis = static_cast<int>(it - meanings.begin());
     const ops::AxisMap map = ops::axis_map(step_, node.members[0]);
     const std::int64_t size = mesh_.axes[static_cast<std::size_t>(mesh_axis)].size;
-    return map.axes[axis].size % size == 0 ? static_cast<int>(axis) : -1;
+    return sharding::can_cut_axis(map, axis, size) ? axis : -1;
   }
 
   [[nodiscard]] bool data_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
@@ -93,13 +93,14 @@ class ExpertFilter {
                                     int axis) const {
     const ir::Shape& shape = step_.type(node.parameter).shape;
     const std::int64_t size = mesh_.axes[static_cast<std::size_t>(axis)].size;
-    const bool divisible = std::any_of(
-        shape.begin(), shape.end(), [&](std::int64_t extent) { return extent % size == 0; });
+    const bool can_cut = std::any_of(shape.begin(), shape.end(), [&](std::int64_t extent) {
+      return sharding::can_cut(extent, size);
+    });
     const int stored = choice.stored.dim_of(axis);
     const int state = choice.state.dim_of(axis);
     const int summed = choice.accumulated.dim_of(axis);
-    // What does not divide stays whole, as in a stage of lower ZeRO.
-    if (rule_.zero == ZeroStage::kNone || !divisible) {
+    // What is too small stays whole, as in a stage of lower ZeRO.
+    if (rule_.zero == ZeroStage::kNone || !can_cut) {
       return stored < 0 && state < 0;
     }
     switch (rule_.zero) {

@@ -406,7 +406,7 @@ bool NodeTypes::parameter_choice(const IntraOpNode& node,
                                  NodeChoice& choice) const {
   const ir::TensorType& type = step_.type(node.parameter);
   for (const ShardingSpec* spec : {&choice.stored, &choice.accumulated, &choice.state}) {
-    if (!sharding::divides(*spec, type.shape, cost_.mesh())) {
+    if (!sharding::fits(*spec, type.shape, cost_.mesh())) {
       return false;
     }
   }

@@ -5,6 +5,8 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "shardplan/lower/program.h"
@@ -13,6 +15,7 @@ namespace shardplan::runtime {
 namespace {
 
 using sharding::CollectiveKind;
+using sharding::Range;
 
 using lower::kSlabBytes;
 
@@ -25,77 +28,105 @@ void reduce_rows(at::Tensor target, const at::Tensor& rows, sharding::Reduction 
   }
 }
 
-/// places[i] = position along the cut dimension of the part of group member i. Members are in
-/// ascending order of rank, parts in the order of coordinates along the step's axes.
-std::vector<std::int64_t> places_of_members(const CollectiveCall& call) {
-  const Ranks by_place = call.mesh.group(call.rank, call.step.axes);
-  Ranks members = by_place;
+/// By member of the group (in ascending order of rank): its part of a dimension of `length`
+/// elements that the step's axes cut.
+std::vector<Range> parts_of_members(const CollectiveCall& call, std::int64_t length) {
+  Ranks members = call.mesh.group(call.rank, call.step.axes);
   std::sort(members.begin(), members.end());
-  std::vector<std::int64_t> places;
-  places.reserve(members.size());
+  std::vector<Range> parts;
+  parts.reserve(members.size());
   for (const std::int64_t member : members) {
-    places.push_back(std::find(by_place.begin(), by_place.end(), member) - by_place.begin());
+    parts.push_back(sharding::part(length, call.step.axes, call.mesh, member));
   }
-  return places;
+  return parts;
 }
 
-/// A tensor whose dimension `dim` is made of `parts` equal parts: [outer, parts, inner].
+/// What lies before and after dimension `dim`, so that a tensor is [outer, length · line].
 struct Blocks {
   std::int64_t outer = 1;
-  std::int64_t inner = 1;
+  std::int64_t line = 1;
 
-  Blocks(const ir::Shape& part_shape, int dim) {
-    for (std::size_t d = 0; d < part_shape.size(); ++d) {
-      (static_cast<int>(d) < dim ? outer : inner) *= part_shape[d];
+  Blocks(at::IntArrayRef shape, int dim) {
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      outer *= static_cast<int>(d) < dim ? shape[d] : 1;
+      line *= static_cast<int>(d) > dim ? shape[d] : 1;
     }
   }
 };
 
-/// Calls body(row, rows, column, columns) for slabs of an [outer, inner] part that are contiguous
-/// in it and, times the number of parts, at most kSlabBytes.
-template <class Body>
-void for_each_slab(const Blocks& blocks, std::int64_t bytes_of_all_parts, const Body& body) {
-  const std::int64_t fit = std::max<std::int64_t>(1, kSlabBytes / bytes_of_all_parts);
-  const std::int64_t columns = std::min(blocks.inner, fit);
-  const std::int64_t rows =
-      columns < blocks.inner ? 1 : std::max<std::int64_t>(1, fit / blocks.inner);
-  for (std::int64_t row = 0; row < blocks.outer; row += rows) {
-    for (std::int64_t column = 0; column < blocks.inner; column += columns) {
-      body(row,
-           std::min(rows, blocks.outer - row),
-           column,
-           std::min(columns, blocks.inner - column));
+/// A piece of an [outer, inner] matrix: whole rows, or a run in one row.
+struct Slab {
+  std::int64_t row = 0, rows = 0;
+  Range columns{};
+
+  /// What it is in a part with fewer columns than the largest.
+  [[nodiscard]] Range in(std::int64_t inner) const {
+    const std::int64_t start = std::min(columns.start, inner);
+    return {start, std::min(columns.size, inner - start)};
+  }
+};
+
+/// The slabs of the largest part [outer, inner]: times the number of parts, at most kSlabBytes. In
+/// every part a slab is one run of memory.
+std::vector<Slab> slabs_of(std::int64_t outer, std::int64_t inner, std::int64_t bytes_of_a_column) {
+  std::vector<Slab> slabs;
+  if (outer == 0 || inner == 0) {
+    return slabs;
+  }
+  const std::int64_t fit = std::max<std::int64_t>(1, kSlabBytes / bytes_of_a_column);
+  const std::int64_t columns = std::min(inner, fit);
+  const std::int64_t rows = columns < inner ? 1 : std::max<std::int64_t>(1, fit / inner);
+  for (std::int64_t row = 0; row < outer; row += rows) {
+    for (std::int64_t column = 0; column < inner; column += columns) {
+      slabs.push_back(
+          {row, std::min(rows, outer - row), {column, std::min(columns, inner - column)}});
     }
   }
+  return slabs;
 }
 
-bool in_order(const std::vector<std::int64_t>& places) {
-  return std::is_sorted(places.begin(), places.end());
+/// `rows` · `columns` elements at the start of row i of a buffer, as a matrix.
+at::Tensor room(const at::Tensor& buffer, std::size_t i, std::int64_t rows, std::int64_t columns) {
+  return buffer.select(0, static_cast<std::int64_t>(i))
+      .narrow(0, 0, rows * columns)
+      .view({rows, columns});
 }
 
 at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
-  const std::vector<std::int64_t> places = places_of_members(call);
-  const auto parts = static_cast<std::int64_t>(places.size());
+  const int dim = call.step.dim;
   at::Tensor output = at::empty(call.result_shape, input.options());
-  const Blocks blocks(input.sizes().vec(), call.step.dim);
-  if (blocks.outer == 1 && in_order(places)) {
-    all_gather_into(*call.group, output, input);
+  const std::int64_t length = output.size(dim);
+  const std::vector<Range> parts = parts_of_members(call, length);
+  const auto count = static_cast<std::int64_t>(parts.size());
+  const Blocks blocks(output.sizes(), dim);
+  std::vector<at::Tensor> theirs;
+  if (blocks.outer == 1) {  // parts lie one after the other
+    for (const Range& part : parts) {
+      theirs.push_back(output.narrow(dim, part.start, part.size));
+    }
+    exchange(*call.group, theirs, std::vector<at::Tensor>(parts.size(), input));
     return output;
   }
-  const at::Tensor from = input.view({blocks.outer, blocks.inner});
-  const at::Tensor to = output.view({blocks.outer, parts, blocks.inner});
-  for_each_slab(
-      blocks,
-      parts * input.element_size(),
-      [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-        const at::Tensor slab = at::empty({parts, rows, columns}, input.options());
-        all_gather_into(
-            *call.group, slab, from.narrow(0, row, rows).narrow(1, column, columns).contiguous());
-        const at::Tensor target = to.narrow(0, row, rows).narrow(2, column, columns);
-        for (std::int64_t i = 0; i < parts; ++i) {
-          target.select(1, places[static_cast<std::size_t>(i)]).copy_(slab.select(0, i));
-        }
-      });
+  const at::Tensor from = input.view({blocks.outer, input.size(dim) * blocks.line});
+  const at::Tensor to = output.view({blocks.outer, length * blocks.line});
+  for (const Slab& slab : slabs_of(blocks.outer,
+                                   sharding::largest_part(length, count) * blocks.line,
+                                   count * input.element_size())) {
+    const at::Tensor buffer = at::empty({count, slab.rows * slab.columns.size}, input.options());
+    theirs.clear();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      theirs.push_back(room(buffer, i, slab.rows, slab.in(parts[i].size * blocks.line).size));
+    }
+    const Range mine = slab.in(from.size(1));
+    const at::Tensor sent =
+        from.narrow(0, slab.row, slab.rows).narrow(1, mine.start, mine.size).contiguous();
+    exchange(*call.group, theirs, std::vector<at::Tensor>(parts.size(), sent));
+    const at::Tensor rows = to.narrow(0, slab.row, slab.rows);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Range there = slab.in(parts[i].size * blocks.line);
+      rows.narrow(1, parts[i].start * blocks.line + there.start, there.size).copy_(theirs[i]);
+    }
+  }
   return output;
 }
 
@@ -103,70 +134,95 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
 /// members on every rank, narrow floats summed in float, and no copy of the whole tensor as Gloo
 /// makes one.
 at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
-  const std::vector<std::int64_t> places = places_of_members(call);
-  const auto parts = static_cast<std::int64_t>(places.size());
+  const int dim = call.step.dim;
   at::Tensor output = at::empty(call.result_shape, input.options());
-  const Blocks blocks(call.result_shape, call.step.dim);
-  const at::Tensor from = input.view({blocks.outer, parts, blocks.inner});
-  const at::Tensor to = output.view({blocks.outer, blocks.inner});
-  for_each_slab(
-      blocks,
-      parts * input.element_size(),
-      [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-        const at::Tensor sent = at::empty({parts, rows, columns}, input.options());
-        const at::Tensor received = at::empty({parts, rows, columns}, input.options());
-        const at::Tensor source = from.narrow(0, row, rows).narrow(2, column, columns);
-        for (std::int64_t i = 0; i < parts; ++i) {
-          sent.select(0, i).copy_(source.select(1, places[static_cast<std::size_t>(i)]));
-        }
-        all_to_all_into(*call.group, received, sent);
-        // A slab is one run of memory in the output.
-        const at::Tensor target = to.narrow(0, row, rows).narrow(1, column, columns);
-        reduce_rows(target, received, call.step.reduction);
-      });
+  const std::int64_t length = input.size(dim);
+  const std::vector<Range> parts = parts_of_members(call, length);
+  const auto count = static_cast<std::int64_t>(parts.size());
+  const Blocks blocks(input.sizes(), dim);
+  const at::Tensor from = input.view({blocks.outer, length * blocks.line});
+  const at::Tensor to = output.view({blocks.outer, output.size(dim) * blocks.line});
+  for (const Slab& slab : slabs_of(blocks.outer,
+                                   sharding::largest_part(length, count) * blocks.line,
+                                   count * input.element_size())) {
+    const Range mine = slab.in(to.size(1));
+    const at::Tensor buffer = at::empty({count, slab.rows * slab.columns.size}, input.options());
+    const at::Tensor received = at::empty({count, slab.rows, mine.size}, input.options());
+    const at::Tensor rows = from.narrow(0, slab.row, slab.rows);
+    std::vector<at::Tensor> sent;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Range there = slab.in(parts[i].size * blocks.line);
+      sent.push_back(room(buffer, i, slab.rows, there.size));
+      sent.back().copy_(rows.narrow(1, parts[i].start * blocks.line + there.start, there.size));
+    }
+    exchange(*call.group, received.unbind(0), sent);
+    if (mine.size > 0) {
+      const at::Tensor target = to.narrow(0, slab.row, slab.rows).narrow(1, mine.start, mine.size);
+      reduce_rows(target, received, call.step.reduction);
+    }
+  }
   return output;
 }
 
 /// The dimension along which an all-to-all is best cut into slabs: the longest that is not split.
-std::int64_t slab_dim(const CollectiveCall& call, const at::Tensor& input) {
-  std::int64_t best = call.step.dim;
-  for (std::int64_t d = 0; d < input.dim(); ++d) {
-    if (d != call.step.split_dim && input.size(d) > input.size(best)) {
+std::size_t slab_dim(const CollectiveCall& call, const ir::Shape& shape) {
+  auto best = static_cast<std::size_t>(call.step.dim);
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (static_cast<int>(d) != call.step.split_dim && shape[d] > shape[best]) {
       best = d;
     }
   }
   return best;
 }
 
+std::int64_t product(const ir::Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
 at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
-  const std::vector<std::int64_t> places = places_of_members(call);
-  const auto parts = static_cast<std::int64_t>(places.size());
-  const int dim = call.step.dim;
-  const int split = call.step.split_dim;
+  const auto dim = static_cast<std::size_t>(call.step.dim);
+  const auto split = static_cast<std::size_t>(call.step.split_dim);
   at::Tensor output = at::empty(call.result_shape, input.options());
-  const std::int64_t split_length = input.size(split) / parts;
-  const std::int64_t part_length = input.size(dim);
-  const std::int64_t along = slab_dim(call, input);
-  const std::int64_t bytes_a_line = input.numel() / input.size(along) * input.element_size();
-  const std::int64_t lines =
-      std::max<std::int64_t>(1, kSlabBytes / std::max<std::int64_t>(1, bytes_a_line));
-  for (std::int64_t first = 0; first < input.size(along); first += lines) {
-    const std::int64_t count = std::min(lines, input.size(along) - first);
-    const at::Tensor source = input.narrow(along, first, count);
-    std::vector<std::int64_t> shape = source.sizes().vec();
-    shape[static_cast<std::size_t>(split)] = split_length;
-    shape.insert(shape.begin(), parts);
-    const at::Tensor sent = at::empty(shape, input.options());
-    const at::Tensor received = at::empty(shape, input.options());
-    for (std::int64_t i = 0; i < parts; ++i) {
-      const std::int64_t place = places[static_cast<std::size_t>(i)];
-      sent.select(0, i).copy_(source.narrow(split, place * split_length, split_length));
+  const std::vector<Range> joined = parts_of_members(call, call.result_shape[dim]);
+  const std::vector<Range> cut = parts_of_members(call, input.size(call.step.split_dim));
+  const auto count = static_cast<std::int64_t>(cut.size());
+  // The largest message, by which all members cut alike.
+  ir::Shape largest = input.sizes().vec();
+  largest[dim] = sharding::largest_part(call.result_shape[dim], count);
+  largest[split] = sharding::largest_part(largest[split], count);
+  const std::size_t along = slab_dim(call, largest);
+  const auto a = static_cast<std::int64_t>(along);
+  const std::int64_t length = largest[along];
+  largest[along] = 1;
+  const std::int64_t line = product(largest);
+  const std::int64_t lines = std::max<std::int64_t>(
+      1, kSlabBytes / std::max<std::int64_t>(1, count * line * input.element_size()));
+  for (std::int64_t first = 0; first < length && line > 0; first += lines) {
+    const Slab slab{0, 1, {first, std::min(lines, length - first)}};
+    const auto run = [&](std::int64_t part) { return along == dim ? slab.in(part) : slab.columns; };
+    const at::Tensor outgoing = at::empty({count, slab.columns.size * line}, input.options());
+    const at::Tensor incoming = at::empty({count, slab.columns.size * line}, input.options());
+    const auto message = [&](const at::Tensor& buffer, std::size_t i, const at::Tensor& like) {
+      return room(buffer, i, 1, like.numel()).view(like.sizes());
+    };
+    const auto target = [&](std::size_t i) {
+      const Range there = run(joined[i].size);
+      return output.narrow(call.step.dim, joined[i].start, joined[i].size)
+          .narrow(a, there.start, there.size);
+    };
+    const Range mine = run(input.size(call.step.dim));
+    const at::Tensor source = input.narrow(a, mine.start, mine.size);
+    std::vector<at::Tensor> sent;
+    std::vector<at::Tensor> received;
+    for (std::size_t i = 0; i < cut.size(); ++i) {
+      const at::Tensor piece = source.narrow(call.step.split_dim, cut[i].start, cut[i].size);
+      sent.push_back(message(outgoing, i, piece));
+      sent.back().copy_(piece);
+      received.push_back(message(incoming, i, target(i)));
     }
-    all_to_all_into(*call.group, received, sent);
-    for (std::int64_t i = 0; i < parts; ++i) {
-      const std::int64_t place = places[static_cast<std::size_t>(i)];
-      const at::Tensor target = output.narrow(dim, place * part_length, part_length);
-      target.narrow(along, first, count).copy_(received.select(0, i));
+    exchange(*call.group, received, sent);
+    for (std::size_t i = 0; i < cut.size(); ++i) {
+      target(i).copy_(received[i]);
     }
   }
   return output;
@@ -228,31 +284,27 @@ at::Tensor permute(const CollectiveCall& call, const at::Tensor& input) {
 
 }  // namespace
 
-void all_gather_into(Group& group, const at::Tensor& output, const at::Tensor& input) {
-  const at::Tensor rows = output.view({group.size(), -1});
-  const at::Tensor row = input.view({-1});
-  std::vector<Transfer> receives;
-  std::vector<Transfer> sends;
-  for (std::int64_t i = 1; i < group.size(); ++i) {
-    const std::int64_t from = (group.member() + group.size() - i) % group.size();
-    receives.push_back({from, rows.select(0, from)});
-    sends.push_back({(group.member() + i) % group.size(), row});
-  }
-  rows.select(0, group.member()).copy_(row);
-  group.transfer(receives, sends);
-}
-
-void all_to_all_into(Group& group, const at::Tensor& output, const at::Tensor& input) {
+void exchange(Group& group,
+              const std::vector<at::Tensor>& outputs,
+              const std::vector<at::Tensor>& inputs) {
   std::vector<Transfer> receives;
   std::vector<Transfer> sends;
   for (std::int64_t i = 1; i < group.size(); ++i) {
     const std::int64_t from = (group.member() + group.size() - i) % group.size();
     const std::int64_t to = (group.member() + i) % group.size();
-    receives.push_back({from, output.select(0, from)});
-    sends.push_back({to, input.select(0, to)});
+    receives.push_back({from, outputs[static_cast<std::size_t>(from)]});
+    sends.push_back({to, inputs[static_cast<std::size_t>(to)]});
   }
-  output.select(0, group.member()).copy_(input.select(0, group.member()));
+  const auto me = static_cast<std::size_t>(group.member());
+  outputs[me].copy_(inputs[me]);
   group.transfer(receives, sends);
+}
+
+void all_gather_into(Group& group, const at::Tensor& output, const at::Tensor& input) {
+  const at::Tensor row = input.view({-1});
+  exchange(group,
+           output.view({group.size(), row.numel()}).unbind(0),
+           std::vector<at::Tensor>(static_cast<std::size_t>(group.size()), row));
 }
 
 void all_reduce_in_place(Group& group, const at::Tensor& tensor, sharding::Reduction reduction) {
@@ -309,13 +361,8 @@ at::Tensor shard_view(const at::Tensor& full,
                       std::int64_t rank) {
   at::Tensor part = full;
   for (std::int64_t d = 0; d < full.dim(); ++d) {
-    const std::vector<int> axes = spec.axes_of(static_cast<int>(d));
-    std::int64_t parts = 1;
-    for (const int axis : axes) {
-      parts *= mesh.axes[static_cast<std::size_t>(axis)].size;
-    }
-    const std::int64_t length = full.size(d) / parts;
-    part = part.narrow(d, part_number(mesh, rank, axes) * length, length);
+    const Range range = sharding::part(full.size(d), spec.axes_of(static_cast<int>(d)), mesh, rank);
+    part = part.narrow(d, range.start, range.size);
   }
   return part;
 }
@@ -330,9 +377,9 @@ at::Tensor shard_of(const at::Tensor& full,
 at::Tensor run_collective(const CollectiveCall& call, const at::Tensor& input) {
   switch (call.step.kind) {
     case CollectiveKind::kSlice: {
-      const std::int64_t length = call.result_shape[static_cast<std::size_t>(call.step.dim)];
-      const std::int64_t start = part_number(call.mesh, call.rank, call.step.axes) * length;
-      return input.narrow(call.step.dim, start, length).clone(at::MemoryFormat::Contiguous);
+      const Range mine =
+          sharding::part(input.size(call.step.dim), call.step.axes, call.mesh, call.rank);
+      return input.narrow(call.step.dim, mine.start, mine.size).clone(at::MemoryFormat::Contiguous);
     }
     case CollectiveKind::kAllGather:
       return all_gather(call, input);

@@ -13,8 +13,11 @@ namespace shardplan::runtime {
 
 /// `output` = [members, ...input], in the order of members.
 void all_gather_into(Group& group, const at::Tensor& output, const at::Tensor& input);
-/// Row i of `input` goes to member i; row i of `output` comes from member i.
-void all_to_all_into(Group& group, const at::Tensor& output, const at::Tensor& input);
+/// `inputs[i]` goes to member i, `outputs[i]` comes from member i: contiguous, of any sizes that
+/// the two agree on.
+void exchange(Group& group,
+              const std::vector<at::Tensor>& outputs,
+              const std::vector<at::Tensor>& inputs);
 /// In place; equal bit by bit on all members. Temporary: the tensor, at most kSlabBytes of it.
 void all_reduce_in_place(Group& group, const at::Tensor& tensor, sharding::Reduction reduction);
 
@@ -23,7 +26,7 @@ struct CollectiveCall {
   const sharding::ReshardStep& step;
   const cluster::DeviceMesh& mesh;
   std::int64_t rank = 0;
-  const ir::Shape& result_shape;  ///< local
+  const ir::Shape& result_shape;  ///< of this rank's part
   /// Over the ranks that differ only along step.axes; null for kSlice.
   Group* group = nullptr;
 };

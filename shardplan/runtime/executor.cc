@@ -66,6 +66,20 @@ Status Executor::prepare_groups(GroupSource* groups) {
   return {};
 }
 
+ir::TensorType Executor::part_type(LocalId id) const {
+  const lower::LocalValue& value = program_.value(id);
+  const ir::Shape& whole = step_.type(value.global).shape;
+  return {value.type.dtype, sharding::part_shape(value.spec, whole, program_.mesh, rank_)};
+}
+
+bool Executor::cut_to_nothing(const Step& step) const {
+  const auto nothing = [&](LocalId id) {
+    return part_type(id).numel() == 0 && program_.value(id).type.numel() != 0;
+  };
+  return std::any_of(step.inputs.begin(), step.inputs.end(), nothing) ||
+         std::any_of(step.outputs.begin(), step.outputs.end(), nothing);
+}
+
 std::vector<GlobalAxis> Executor::global_axes(const Step& step) const {
   std::vector<GlobalAxis> axes;
   if (step.positions.empty()) {
@@ -73,11 +87,9 @@ std::vector<GlobalAxis> Executor::global_axes(const Step& step) const {
   }
   const ops::AxisMap map = ops::axis_map(step_, step.op);
   for (const lower::Position& position : step.positions) {
-    GlobalAxis axis{position.name,
-                    -1,
-                    part_number(program_.mesh, rank_, position.mesh_axes) * position.local_size,
-                    position.local_size,
-                    position.global_size};
+    const sharding::Range part =
+        sharding::part(position.global_size, position.mesh_axes, program_.mesh, rank_);
+    GlobalAxis axis{position.name, -1, part.start, part.size, position.global_size};
     for (std::size_t d = 0; d < map.results[0].size(); ++d) {
       if (map.results[0][d] == std::vector<int>{position.axis}) {
         axis.result_dim = static_cast<int>(d);
@@ -99,6 +111,7 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
             ErrorCode::kUnsupported, "the runtime has no kernel for op " + op.name, op.layer, {}};
       }
       made.positions = global_axes(step);
+      made.nothing = cut_to_nothing(step);
     } else if (step.kind == StepKind::kCollective &&
                step.collective.kind != sharding::CollectiveKind::kSlice) {
       Ranks ranks = program_.mesh.group(rank_, step.collective.axes);
@@ -106,7 +119,7 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
       made.group = groups_.at(ranks);
     }
     for (const LocalId output : step.outputs) {
-      made.results.push_back(program_.value(output).type);
+      made.results.push_back(part_type(output));
     }
   }
   return {};
@@ -211,7 +224,16 @@ void Executor::run_compute(const Step& step, const Prepared& prepared) {
   for (const LocalId input : step.inputs) {
     call.inputs.push_back(tensor(input));
   }
-  std::vector<at::Tensor> results = prepared.kernel(call);
+  std::vector<at::Tensor> results;
+  if (prepared.nothing) {
+    std::vector<sharding::ShardingSpec> layouts;
+    for (const LocalId output : step.outputs) {
+      layouts.push_back(program_.value(output).spec);
+    }
+    results = results_of_nothing(step_.op(step.op).name, call, layouts);
+  } else {
+    results = prepared.kernel(call);
+  }
   for (std::size_t i = 0; i < step.outputs.size(); ++i) {
     SHARDPLAN_CHECK(results[i].is_contiguous() &&
                     results[i].sizes() == at::IntArrayRef(prepared.results[i].shape) &&
@@ -355,13 +377,15 @@ at::Tensor Executor::gather(const Part& part, const ir::TensorType& type) const 
   if (world_ == nullptr || part.spec.fully_replicated()) {
     return part.tensor.clone(at::MemoryFormat::Contiguous);
   }
-  std::vector<std::int64_t> shape = part.tensor.sizes().vec();
-  shape.insert(shape.begin(), program_.mesh.size());
-  const at::Tensor parts = at::empty(shape, part.tensor.options());
-  all_gather_into(*world_, parts, part.tensor.contiguous());
   at::Tensor full = at::empty(type.shape, part.tensor.options());
+  std::vector<at::Tensor> parts;
   for (std::int64_t rank = 0; rank < program_.mesh.size(); ++rank) {
-    shard_view(full, part.spec, program_.mesh, rank).copy_(parts.select(0, rank));
+    const ir::Shape shape = sharding::part_shape(part.spec, type.shape, program_.mesh, rank);
+    parts.push_back(at::empty(shape, part.tensor.options()));
+  }
+  exchange(*world_, parts, std::vector<at::Tensor>(parts.size(), part.tensor.contiguous()));
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    shard_view(full, part.spec, program_.mesh, static_cast<std::int64_t>(rank)).copy_(parts[rank]);
   }
   return full;
 }

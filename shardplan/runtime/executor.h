@@ -88,13 +88,17 @@ class Executor {
   /// What a step of the program needs, found once.
   struct Prepared {
     Kernel kernel = nullptr;
-    std::vector<ir::TensorType> results{};
+    std::vector<ir::TensorType> results{};  ///< of this rank's parts
+    bool nothing = false;  ///< an uneven cut leaves this rank no elements along an axis of the op
     std::vector<GlobalAxis> positions{};
     std::shared_ptr<Group> group{};
     std::vector<lower::LocalId> last_uses{};  ///< kept gradients that are not read after this
   };
   Status prepare_groups(GroupSource* groups);
   Status prepare(const std::vector<lower::Step>& steps, std::vector<Prepared>& prepared);
+  /// Type of this rank's part of a value.
+  [[nodiscard]] ir::TensorType part_type(lower::LocalId id) const;
+  [[nodiscard]] bool cut_to_nothing(const lower::Step& step) const;
   [[nodiscard]] std::vector<GlobalAxis> global_axes(const lower::Step& step) const;
   void fill_residents();
   void find_gradient_ends();

@@ -35,10 +35,16 @@ class ProcessGroupOf final : public Group {
                 const std::vector<Transfer>& sends) override {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     for (const Transfer& message : receives) {
+      if (message.tensor.numel() == 0) {
+        continue;
+      }
       std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
       works.push_back(group_->recv(tensors, static_cast<int>(message.member), kTag));
     }
     for (const Transfer& message : sends) {
+      if (message.tensor.numel() == 0) {
+        continue;
+      }
       std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
       works.push_back(group_->send(tensors, static_cast<int>(message.member), kTag));
     }

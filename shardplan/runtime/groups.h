@@ -42,8 +42,8 @@ class Group {
 
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual std::int64_t member() const = 0;  ///< this rank's number
-  /// All messages at once; at most one to and one from each other member, none to oneself. Messages
-  /// between two members arrive in the order of their calls.
+  /// All messages at once; at most one to and one from each other member, none to oneself; those of
+  /// no elements are not sent. Messages between two members arrive in the order of their calls.
   virtual void transfer(const std::vector<Transfer>& receives,
                         const std::vector<Transfer>& sends) = 0;
   virtual void barrier() = 0;

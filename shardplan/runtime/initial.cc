@@ -25,21 +25,19 @@ void for_each_global_index(const ir::Shape& shape,
                            const cluster::DeviceMesh& mesh,
                            std::int64_t rank,
                            const Body& body) {
-  const ir::Shape local = sharding::local_shape(spec, shape, mesh);
-  ir::Shape start(shape.size(), 0);
+  const std::vector<sharding::Range> part = sharding::part(spec, shape, mesh, rank);
   ir::Shape stride(shape.size(), 1);
   std::int64_t numel = 1;
   for (std::size_t d = shape.size(); d-- > 0;) {
-    start[d] = part_number(mesh, rank, spec.axes_of(static_cast<int>(d))) * local[d];
     stride[d] = d + 1 < shape.size() ? stride[d + 1] * shape[d + 1] : 1;
-    numel *= local[d];
+    numel *= part[d].size;
   }
   for (std::int64_t offset = 0; offset < numel; ++offset) {
     std::int64_t rest = offset;
     std::int64_t global = 0;
     for (std::size_t d = shape.size(); d-- > 0;) {
-      global += (start[d] + rest % local[d]) * stride[d];
-      rest /= local[d];
+      global += (part[d].start + rest % part[d].size) * stride[d];
+      rest /= part[d].size;
     }
     body(offset, static_cast<std::uint64_t>(global));
   }
@@ -50,7 +48,7 @@ at::Tensor draw_parameter(const ir::Value& value,
                           const cluster::DeviceMesh& mesh,
                           std::int64_t rank,
                           std::uint64_t seed) {
-  const ir::Shape local = sharding::local_shape(spec, value.type.shape, mesh);
+  const ir::Shape local = sharding::part_shape(spec, value.type.shape, mesh, rank);
   const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(value.type.dtype));
   const ir::Shape& shape = value.module_shape.empty() ? value.type.shape : value.module_shape;
   if (value.kind != ir::ValueKind::kParameter || value.name.ends_with("bias")) {
@@ -108,7 +106,7 @@ at::Tensor initial_shard(const ir::Graph& step,
   if (value.data != nullptr) {
     return shard_of(from_data(value), spec, mesh, rank);
   }
-  const ir::Shape local = sharding::local_shape(spec, value.type.shape, mesh);
+  const ir::Shape local = sharding::part_shape(spec, value.type.shape, mesh, rank);
   const at::ScalarType dtype = scalar_type(value.type.dtype);
   if (value.kind == ir::ValueKind::kState || value.kind == ir::ValueKind::kAccumulator) {
     if (value.init_from.valid()) {

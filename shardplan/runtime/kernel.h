@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardplan/ir/graph.h"
+#include "shardplan/sharding/spec.h"
 
 namespace shardplan::runtime {
 
@@ -29,11 +30,12 @@ struct RandomState {
   std::int64_t microbatch = 0;
 };
 
-/// One execution of one op on this rank's shards. All tensors are contiguous, in local shapes.
+/// One execution of one op on this rank's shards. All tensors are contiguous, in local shapes; none
+/// is empty because an uneven cut left nothing for this rank.
 struct KernelCall {
   std::vector<at::Tensor> inputs{};
   const ir::Attributes& attributes;
-  const std::vector<ir::TensorType>& results;  ///< local types that the kernel must produce
+  const std::vector<ir::TensorType>& results;  ///< types of this rank's parts, to be produced
   std::vector<GlobalAxis> positions{};
   RandomState random{};
 
@@ -52,6 +54,14 @@ struct KernelEntry {
   std::string_view op;
   Kernel kernel;
 };
+
+/// The results of an op where this rank's part has no elements along an axis that is cut, in the
+/// place of a call of the kernel: empty parts, and what adds nothing to results that are partial
+/// sums or maxima (`layouts`: of the results).
+[[nodiscard]] std::vector<at::Tensor> results_of_nothing(
+    std::string_view op,
+    const KernelCall& call,
+    const std::vector<sharding::ShardingSpec>& layouts);
 
 /// The kernel of an op; null when this runtime has none.
 [[nodiscard]] Kernel find_kernel(std::string_view op);

@@ -1,7 +1,11 @@
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
+#include "shardplan/ops/op.h"
 #include "shardplan/runtime/kernel.h"
 
 namespace shardplan::runtime {
@@ -34,6 +38,46 @@ Kernel find_kernel(std::string_view op) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const KernelEntry& e) { return e.op == op; });
   return found == all.end() ? nullptr : found->kernel;
+}
+
+namespace {
+
+/// What a maximum over nothing is.
+at::Scalar lowest(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kLong:
+      return std::numeric_limits<std::int64_t>::lowest();
+    case at::kInt:
+      return std::numeric_limits<std::int32_t>::lowest();
+    case at::kByte:
+    case at::kBool:
+      return 0;
+    default:
+      return -std::numeric_limits<double>::infinity();
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> results_of_nothing(std::string_view op,
+                                           const KernelCall& call,
+                                           const std::vector<sharding::ShardingSpec>& layouts) {
+  const ops::OpDef& def = ops::get(op);
+  std::vector<at::Tensor> results;
+  for (std::size_t r = 0; r < call.results.size(); ++r) {
+    const ir::TensorType& type = call.results[r];
+    const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(type.dtype));
+    if (const int operand = ops::storage_operand(def, r); operand >= 0) {
+      results.push_back(call.input(static_cast<std::size_t>(operand)).view(type.shape));
+      continue;
+    }
+    const std::vector<int> partial = layouts[r].partial_axes();
+    const bool maximum =
+        !partial.empty() && layouts[r].reduction(partial.front()) == sharding::Reduction::kMax;
+    results.push_back(
+        at::full(type.shape, maximum ? lowest(scalar_type(type.dtype)) : at::Scalar(0), options));
+  }
+  return results;
 }
 
 at::ScalarType scalar_type(ir::DType dtype) {

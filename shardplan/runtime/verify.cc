@@ -182,12 +182,12 @@ void Verifier::compare_tensor(const Executor& run,
     if (!sends[static_cast<std::size_t>(rank)]) {
       continue;
     }
+    const at::Tensor here = shard_view(reference, part.spec, run.program().mesh, rank);
     at::Tensor received = part.tensor;
     if (rank != 0) {
-      received = at::empty(part.tensor.sizes(), part.tensor.options());
+      received = at::empty(here.sizes(), part.tensor.options());
       run.world()->transfer({{rank, received}}, {});
     }
-    const at::Tensor here = shard_view(reference, part.spec, run.program().mesh, rank);
     difference = std::max(difference, largest_difference(received, here));
     if (adopt) {
       here.copy_(received);

@@ -1,5 +1,5 @@
 // Cheapest changes of layout. Nodes are layouts, edges the steps of steps.cc (StepGraph, shared by
-// tensors that the mesh divides alike), weights the caller's prices. Read Search::settle
+// tensors that the mesh cuts alike), weights the caller's prices. Read Search::settle
 // (Dijkstra's algorithm from one source, stopped at the target and resumed by the next question
 // about the same source) and Search::add_rows (all targets from many sources at once, for tables).
 #include "shardplan/sharding/reshard.h"
@@ -78,7 +78,7 @@ struct Resharder::Context {
   StepPrice price;
 };
 
-/// The steps between layouts, for all tensors whose dimensions the mesh divides alike.
+/// The steps between layouts, for all tensors whose dimensions the mesh cuts alike.
 class Resharder::StepGraph {
  public:
   struct Edge {
@@ -92,7 +92,7 @@ class Resharder::StepGraph {
   int intern(const ShardingSpec& spec) {
     const auto [at, is_new] = ids_.try_emplace(spec, static_cast<int>(nodes_.size()));
     if (is_new) {
-      nodes_.push_back({spec, shard_count(spec, mesh_), false, {}});
+      nodes_.push_back({spec, false, {}});
     }
     return at->second;
   }
@@ -111,8 +111,6 @@ class Resharder::StepGraph {
   }
 
   [[nodiscard]] const ShardingSpec& spec(int node) const { return nodes_[index(node)].spec; }
-  /// Parts that the tensor is cut into.
-  [[nodiscard]] std::int64_t parts(int node) const { return nodes_[index(node)].parts; }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
 
   /// Takes every layout that can be reached from those seen so far.
@@ -125,7 +123,6 @@ class Resharder::StepGraph {
  private:
   struct Node {
     ShardingSpec spec{};
-    std::int64_t parts = 1;
     bool expanded = false;
     std::vector<Edge> edges{};
   };
@@ -140,7 +137,7 @@ class Resharder::StepGraph {
 class Resharder::Search {
  public:
   Search(const Context& context, StepGraph& graph, ir::TensorType type)
-      : context_(context), graph_(graph), type_(std::move(type)), bytes_(type_.bytes()) {}
+      : context_(context), graph_(graph), type_(std::move(type)) {}
 
   const ReshardPath& path(const ShardingSpec& from, const ShardingSpec& to) {
     if (!reachable(from, to)) {
@@ -222,11 +219,13 @@ class Resharder::Search {
   };
 
   [[nodiscard]] bool reachable(const ShardingSpec& from, const ShardingSpec& to) const {
-    return divides(from, type_.shape, context_.mesh) && divides(to, type_.shape, context_.mesh) &&
+    return fits(from, type_.shape, context_.mesh) && fits(to, type_.shape, context_.mesh) &&
            keeps_partial(from, to);
   }
 
-  [[nodiscard]] Bytes bytes(int node) const { return bytes_ / graph_.parts(node); }
+  [[nodiscard]] Bytes bytes(int node) const {
+    return local_bytes(graph_.spec(node), type_, context_.mesh);
+  }
 
   /// Prices of the steps from a node, in the order of its edges.
   const std::vector<double>& step_prices(int node) {
@@ -250,7 +249,7 @@ class Resharder::Search {
     std::vector<int> nodes;
     nodes.reserve(specs.size());
     for (const ShardingSpec& spec : specs) {
-      nodes.push_back(divides(spec, type_.shape, context_.mesh) ? graph_.intern(spec) : -1);
+      nodes.push_back(fits(spec, type_.shape, context_.mesh) ? graph_.intern(spec) : -1);
     }
     return nodes;
   }
@@ -428,7 +427,6 @@ class Resharder::Search {
   const Context& context_;
   StepGraph& graph_;
   ir::TensorType type_;
-  Bytes bytes_;
   std::vector<std::vector<double>> step_prices_;  ///< by node and edge
   std::unordered_map<int, Source> sources_;
   std::unordered_map<std::uint64_t, ReshardPath> paths_;  ///< by source node and target node
@@ -462,12 +460,14 @@ Resharder::Search& Resharder::search(const ir::TensorType& type) {
   if (known != searches_.end()) {
     return *known->second;
   }
-  // A mesh axis, or several, divide a dimension if they divide its common divisor with the mesh.
-  std::vector<std::int64_t> divisors;
+  // Mesh axes divide a dimension if they divide its common divisor with the mesh; others can cut it
+  // if it is large enough, and dimensions as large as the mesh are.
+  std::vector<std::int64_t> alike;
   for (const std::int64_t size : type.shape) {
-    divisors.push_back(std::gcd(size, context_->mesh.size()));
+    alike.push_back(std::gcd(size, context_->mesh.size()));
+    alike.push_back(std::min(size, context_->mesh.size()));
   }
-  std::unique_ptr<StepGraph>& graph = graphs_[divisors];
+  std::unique_ptr<StepGraph>& graph = graphs_[alike];
   if (!graph) {
     graph = std::make_unique<StepGraph>(context_->mesh, type.shape);
   }

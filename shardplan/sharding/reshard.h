@@ -62,13 +62,13 @@ struct ReshardCost {
 using StepPrice = std::function<double(const ReshardStep& step, const ir::TensorType& type)>;
 
 /// Finds cheapest changes of layout by Dijkstra's algorithm over layouts, exactly, and remembers
-/// them. Layouts on the way, the ends included, have every cut dimension divisible. Several mesh
-/// axes may move in one collective (see one_step_reshards). Never throws away a partial sum. Of
-/// equally cheap paths one with the fewest steps. Not thread-safe; pointers into it stay valid.
+/// them. Layouts on the way, the ends included, fit the tensor (spec.h: fits). Several mesh axes
+/// may move in one collective (see one_step_reshards). Never throws away a partial sum. Of equally
+/// cheap paths one with the fewest steps. Not thread-safe; pointers into it stay valid.
 ///
 /// Cost: the first question about a source layout and a type runs the search as far as the target,
 /// and each step is priced once for each type; asking again is two hash lookups. Steps are made
-/// once for all types that the mesh divides alike.
+/// once for all types that the mesh cuts alike.
 class Resharder {
  public:
   Resharder(cluster::DeviceMesh mesh, StepPrice price);
@@ -98,7 +98,7 @@ class Resharder {
 
  private:
   class Search;     // everything known about one tensor type
-  class StepGraph;  // steps, shared by types that the mesh divides alike
+  class StepGraph;  // steps, shared by types that the mesh cuts alike
   struct Context;   // mesh and price, shared by the searches
   struct TypeHash {
     std::size_t operator()(const ir::TensorType& type) const;
@@ -110,9 +110,9 @@ class Resharder {
   std::unordered_map<ir::TensorType, std::unique_ptr<Search>, TypeHash> searches_;
 };
 
-/// Every single step that leads from `spec` to another layout of the tensor that divides: any set
-/// and order of mesh axes that the kind allows. Partial maxima can only be all-reduced. A permute
-/// leads to every layout with the same local shape and the same partial axes. Fixed order.
+/// Every single step that leads from `spec` to another layout that fits the tensor: any set and
+/// order of mesh axes that the kind allows. Partial maxima can only be all-reduced. A permute leads
+/// to every layout with the same parts and the same partial axes. Fixed order.
 [[nodiscard]] std::vector<ReshardStep> one_step_reshards(const ShardingSpec& spec,
                                                          const ir::TensorType& type,
                                                          const cluster::DeviceMesh& mesh);

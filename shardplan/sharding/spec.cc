@@ -216,29 +216,27 @@ std::int64_t shard_count(const ShardingSpec& spec, const cluster::DeviceMesh& me
   return count;
 }
 
-bool divides(const ShardingSpec& spec, const ir::Shape& shape, const cluster::DeviceMesh& mesh) {
+bool fits(const ShardingSpec& spec, const ir::Shape& shape, const cluster::DeviceMesh& mesh) {
   for (int axis = 0; axis < axis_count(mesh); ++axis) {
     const int dim = spec.dim_of(axis);
     if (dim < 0) {
       continue;
     }
-    if (dim >= static_cast<int>(shape.size())) {
-      return false;
-    }
-    const std::int64_t count = shard_count(spec, dim, mesh);
-    if (count <= 0 || shape[static_cast<std::size_t>(dim)] % count != 0) {
+    if (dim >= static_cast<int>(shape.size()) ||
+        !can_cut(shape[static_cast<std::size_t>(dim)], shard_count(spec, dim, mesh))) {
       return false;
     }
   }
   return true;
 }
 
+// Rounding up once for all axes of a dimension is the same as rounding up after each.
 ir::Shape local_shape(const ShardingSpec& spec,
                       const ir::Shape& shape,
                       const cluster::DeviceMesh& mesh) {
   ir::Shape local = shape;
   for (std::size_t dim = 0; dim < local.size(); ++dim) {
-    local[dim] /= shard_count(spec, static_cast<int>(dim), mesh);
+    local[dim] = largest_part(local[dim], shard_count(spec, static_cast<int>(dim), mesh));
   }
   return local;
 }
@@ -246,7 +244,57 @@ ir::Shape local_shape(const ShardingSpec& spec,
 Bytes local_bytes(const ShardingSpec& spec,
                   const ir::TensorType& type,
                   const cluster::DeviceMesh& mesh) {
-  return type.bytes() / shard_count(spec, mesh);
+  Bytes bytes = type.bytes();
+  for (std::size_t dim = 0; dim < type.shape.size(); ++dim) {
+    const std::int64_t parts = shard_count(spec, static_cast<int>(dim), mesh);
+    const std::int64_t size = type.shape[dim];
+    if (size % parts == 0) {
+      bytes /= parts;
+    } else {
+      bytes = bytes / size * largest_part(size, parts);
+    }
+  }
+  return bytes;
+}
+
+Range chunk(Range whole, std::int64_t parts, std::int64_t number) {
+  const std::int64_t length = largest_part(whole.size, parts);
+  const std::int64_t offset = std::min(whole.size, number * length);
+  return {whole.start + offset, std::min(length, whole.size - offset)};
+}
+
+Range part(std::int64_t size,
+           const std::vector<int>& axes,
+           const cluster::DeviceMesh& mesh,
+           std::int64_t rank) {
+  Range range{0, size};
+  for (const int axis : axes) {
+    const auto a = static_cast<std::size_t>(axis);
+    range = chunk(range, mesh.axes[a].size, mesh.coordinate(rank, a));
+  }
+  return range;
+}
+
+std::vector<Range> part(const ShardingSpec& spec,
+                        const ir::Shape& shape,
+                        const cluster::DeviceMesh& mesh,
+                        std::int64_t rank) {
+  std::vector<Range> ranges;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    ranges.push_back(part(shape[dim], spec.axes_of(static_cast<int>(dim)), mesh, rank));
+  }
+  return ranges;
+}
+
+ir::Shape part_shape(const ShardingSpec& spec,
+                     const ir::Shape& shape,
+                     const cluster::DeviceMesh& mesh,
+                     std::int64_t rank) {
+  ir::Shape local;
+  for (const Range& range : part(spec, shape, mesh, rank)) {
+    local.push_back(range.size);
+  }
+  return local;
 }
 
 std::string to_string(const ShardingSpec& spec, std::size_t rank, const cluster::DeviceMesh& mesh) {

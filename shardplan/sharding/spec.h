@@ -21,9 +21,9 @@ enum class Reduction : std::uint8_t { kSum, kMax };
 
 /// How one tensor lies on a mesh: for every tensor dimension the mesh axes that cut it, major to
 /// minor (first axis = outermost cut), plus the mesh axes over which the tensor is a partial sum
-/// (or maximum). Mesh axes are indices into DeviceMesh::axes. A mesh axis is used at most once;
-/// unused = replicated. A small value type: 12 bytes, compared and hashed as such, never allocates
-/// but in the functions that return vectors.
+/// (or maximum). A cut need not be even, see part(). Mesh axes are indices into DeviceMesh::axes. A
+/// mesh axis is used at most once; unused = replicated. A small value type: 12 bytes, compared and
+/// hashed as such, never allocates but in the functions that return vectors.
 ///
 /// Text form, for mesh axes named data and tensor: "[data, -, tensor]", two on one dimension
 /// "[data·tensor, -]", partial sum "[-, -] + sum(tensor)", a scalar "[]".
@@ -108,24 +108,60 @@ struct ShardingSpecHash {
                                        const cluster::DeviceMesh& mesh);
 /// Number of parts that the whole tensor is cut into. Does not allocate.
 [[nodiscard]] std::int64_t shard_count(const ShardingSpec& spec, const cluster::DeviceMesh& mesh);
-/// Whether every cut dimension exists and is divisible by the sizes of its axes. Does not allocate.
-[[nodiscard]] bool divides(const ShardingSpec& spec,
-                           const ir::Shape& shape,
-                           const cluster::DeviceMesh& mesh);
-/// Shape of each device's part. Precondition: divides().
+/// Whether a dimension of this size may be cut into so many parts: evenly, or into parts less than
+/// twice as large as even ones would be (sizes beyond half the parts).
+[[nodiscard]] constexpr bool can_cut(std::int64_t size, std::int64_t parts) {
+  return parts > 0 && (size % parts == 0 || parts < 2 * size);
+}
+/// Size of the largest of so many parts: the first.
+[[nodiscard]] constexpr std::int64_t largest_part(std::int64_t size, std::int64_t parts) {
+  return size / parts + (size % parts == 0 ? 0 : 1);
+}
+/// Whether every cut dimension exists and can_cut(). Does not allocate.
+[[nodiscard]] bool fits(const ShardingSpec& spec,
+                        const ir::Shape& shape,
+                        const cluster::DeviceMesh& mesh);
+/// Shape of the largest part, which rank 0 has. Precondition: fits().
 [[nodiscard]] ir::Shape local_shape(const ShardingSpec& spec,
                                     const ir::Shape& shape,
                                     const cluster::DeviceMesh& mesh);
-/// Bytes of each device's part. Precondition: divides(). Does not allocate.
+/// Bytes of the largest part. Precondition: fits(). Does not allocate.
 [[nodiscard]] Bytes local_bytes(const ShardingSpec& spec,
                                 const ir::TensorType& type,
                                 const cluster::DeviceMesh& mesh);
+
+/// A run of elements along one dimension.
+struct Range {
+  std::int64_t start = 0;
+  std::int64_t size = 0;
+  bool operator==(const Range&) const = default;
+};
+/// Part `number` of `whole` cut into `parts`: chunks of largest_part(), of which the last may be
+/// smaller or empty.
+[[nodiscard]] Range chunk(Range whole, std::int64_t parts, std::int64_t number);
+/// The range of a rank along a dimension of `size` elements that `axes` cut, major to minor: the
+/// chunk of the chunk of ..., so that the parts along the minor axes make up those along the major
+/// ones.
+[[nodiscard]] Range part(std::int64_t size,
+                         const std::vector<int>& axes,
+                         const cluster::DeviceMesh& mesh,
+                         std::int64_t rank);
+/// The range of a rank in every dimension.
+[[nodiscard]] std::vector<Range> part(const ShardingSpec& spec,
+                                      const ir::Shape& shape,
+                                      const cluster::DeviceMesh& mesh,
+                                      std::int64_t rank);
+/// The sizes of that part: never more than local_shape().
+[[nodiscard]] ir::Shape part_shape(const ShardingSpec& spec,
+                                   const ir::Shape& shape,
+                                   const cluster::DeviceMesh& mesh,
+                                   std::int64_t rank);
 
 [[nodiscard]] std::string to_string(const ShardingSpec& spec,
                                     std::size_t rank,
                                     const cluster::DeviceMesh& mesh);
 /// Inverse of to_string ("*" is taken for "·" too); errors name the axis or the dimension. Does not
-/// check that the mesh divides the tensor.
+/// check that it fits() the tensor.
 [[nodiscard]] Result<ShardingSpec> parse_spec(std::string_view text,
                                               std::size_t rank,
                                               const cluster::DeviceMesh& mesh);

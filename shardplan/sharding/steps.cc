@@ -26,9 +26,9 @@ class StepGenerator {
     for (int dim = 0; dim < rank_; ++dim) {
       gathers(dim);
       begin(CollectiveKind::kSlice, dim);
-      appends(spec_, local_size(dim));
+      appends(spec_, shard_count(spec_, dim, mesh_));
       begin(CollectiveKind::kReduceScatter, dim);
-      appends(spec_, local_size(dim));
+      appends(spec_, shard_count(spec_, dim, mesh_));
       for (int split_dim = 0; split_dim < rank_; ++split_dim) {
         if (split_dim != dim) {
           all_to_alls(dim, split_dim);
@@ -44,8 +44,8 @@ class StepGenerator {
   [[nodiscard]] std::int64_t size(int axis) const {
     return mesh_.axes[static_cast<std::size_t>(axis)].size;
   }
-  [[nodiscard]] std::int64_t local_size(int dim) const {
-    return shape_[static_cast<std::size_t>(dim)] / shard_count(spec_, dim, mesh_);
+  [[nodiscard]] bool can_have(int dim, std::int64_t parts) const {
+    return can_cut(shape_[static_cast<std::size_t>(dim)], parts);
   }
 
   void begin(CollectiveKind kind, int dim, int split_dim = -1) {
@@ -71,15 +71,15 @@ class StepGenerator {
     }
   }
 
-  /// Slices and reduce-scatters: every sequence of unused (partial sum) axes that divides what is
-  /// left of the dimension.
-  void appends(const ShardingSpec& reached, std::int64_t rest) {
+  /// Slices and reduce-scatters: every sequence of unused (partial sum) axes that can cut the
+  /// dimension further; `parts`: into which it is cut already.
+  void appends(const ShardingSpec& reached, std::int64_t parts) {
     const bool scatter = step_.kind == CollectiveKind::kReduceScatter;
     for (int axis = 0; axis < axis_count_; ++axis) {
       const bool free = scatter
                             ? reached.is_partial(axis) && reached.reduction(axis) == Reduction::kSum
                             : reached.is_replicated(axis);
-      if (!free || rest % size(axis) != 0) {
+      if (!free || !can_have(step_.dim, parts * size(axis))) {
         continue;
       }
       ShardingSpec to = reached;
@@ -87,22 +87,21 @@ class StepGenerator {
       to.shard(step_.dim, axis);
       step_.axes.push_back(axis);
       emit(to);
-      appends(to, rest / size(axis));
+      appends(to, parts * size(axis));
       step_.axes.pop_back();
     }
   }
 
   void all_to_alls(int dim, int split_dim) {
     begin(CollectiveKind::kAllToAll, dim, split_dim);
-    const std::int64_t rest = local_size(split_dim);
     ShardingSpec without = spec_;
-    std::int64_t product = 1;
+    std::int64_t parts = shard_count(spec_, split_dim, mesh_);
     for (int position = spec_.count_of(dim) - 1; position >= 0; --position) {
       const int axis = spec_.axis_at(dim, position);
       without.replicate(axis);
       step_.axes.insert(step_.axes.begin(), axis);
-      product *= size(axis);
-      if (rest % product != 0) {
+      parts *= size(axis);
+      if (!can_have(split_dim, parts)) {
         return;
       }
       ShardingSpec to = without;
@@ -147,7 +146,8 @@ class StepGenerator {
   }
 
   /// Cuts dimension `dim` into `rest` further parts and all later ones as the source does, in every
-  /// possible way.
+  /// possible way. Parts that are not all equal have their places only in the source's sequence of
+  /// axis sizes.
   void arrange(const ShardingSpec& reached, int dim, std::int64_t rest) {
     if (rest == 1) {
       if (dim + 1 < rank_) {
@@ -158,12 +158,19 @@ class StepGenerator {
       }
     }
     for (int axis = 0; axis < axis_count_; ++axis) {
-      if (reached.is_replicated(axis) && rest % size(axis) == 0) {
+      if (reached.is_replicated(axis) && rest % size(axis) == 0 &&
+          keeps_parts(reached, dim, axis)) {
         ShardingSpec to = reached;
         to.shard(dim, axis);
         arrange(to, dim, rest / size(axis));
       }
     }
+  }
+
+  [[nodiscard]] bool keeps_parts(const ShardingSpec& reached, int dim, int axis) const {
+    const int own = spec_.axis_at(dim, reached.count_of(dim));
+    return shape_[static_cast<std::size_t>(dim)] % shard_count(spec_, dim, mesh_) == 0 ||
+           (own >= 0 && size(own) == size(axis));
   }
 
   /// Distance in parts between neighbours along the axis, in the dimension that it cuts.

@@ -77,6 +77,18 @@ int cut_too_early(const AxisMap& map,
   return -1;
 }
 
+/// Whether a merged dimension has an axis below this one.
+bool is_above_another(const AxisMap& map, int axis) {
+  const auto above = [&](const std::vector<int>& dim) {
+    return contains(dim, axis) && dim.back() != axis;
+  };
+  const auto somewhere = [&](const DimAxes& dims) {
+    return std::any_of(dims.begin(), dims.end(), above);
+  };
+  return std::any_of(map.inputs.begin(), map.inputs.end(), somewhere) ||
+         std::any_of(map.results.begin(), map.results.end(), somewhere);
+}
+
 bool choice_fits(const AxisMap& map,
                  const Strategy& strategy,
                  const cluster::DeviceMesh& mesh,
@@ -86,7 +98,7 @@ bool choice_fits(const AxisMap& map,
   }
   if (choice >= 0) {
     return choice < static_cast<int>(map.axes.size()) &&
-           op_axis(map, choice).size % cuts(strategy, mesh, choice) == 0;
+           can_cut_axis(map, choice, cuts(strategy, mesh, choice));
   }
   const auto rule = static_cast<std::size_t>(Strategy::kPartialBase - choice);
   return rule < map.partials.size() && covers_results(map, map.partials[rule]);
@@ -147,12 +159,13 @@ void mark_partial_result(const AxisMap& map,
   }
 }
 
-/// Depth-first enumeration with the divisibility test made as early as it can fail.
+/// Depth-first enumeration with the test of sizes made as early as it can fail.
 class Enumeration {
  public:
   Enumeration(const AxisMap& map, const cluster::DeviceMesh& mesh) : map_(map), mesh_(mesh) {
-    for (const ops::Axis& axis : map.axes) {
-      rest_.push_back(axis.size);
+    parts_.assign(map.axes.size(), 1);
+    for (int axis = 0; axis < static_cast<int>(map.axes.size()); ++axis) {
+      even_only_.push_back(is_above_another(map, axis));
     }
     for (std::size_t axis = 0; axis < map.axes.size(); ++axis) {
       if (axis_is_usable(static_cast<int>(axis))) {
@@ -208,12 +221,14 @@ class Enumeration {
       return;
     }
     for (const int axis : axes_) {
-      std::int64_t& rest = rest_[static_cast<std::size_t>(axis)];
-      if (rest % size == 0) {
-        rest /= size;
+      const auto a = static_cast<std::size_t>(axis);
+      const std::int64_t length = map_.axes[a].size;
+      const std::int64_t parts = parts_[a] * size;
+      if (even_only_[a] ? length % parts == 0 : can_cut(length, parts)) {
+        parts_[a] = parts;
         current_.set(m, axis);
         visit(m + 1);
-        rest *= size;
+        parts_[a] /= size;
       }
     }
     for (const int rule : rules_) {
@@ -225,7 +240,8 @@ class Enumeration {
 
   const AxisMap& map_;
   const cluster::DeviceMesh& mesh_;
-  std::vector<std::int64_t> rest_;  ///< by op axis: elements of a shard so far
+  std::vector<std::int64_t> parts_;  ///< by op axis, so far
+  std::vector<bool> even_only_;      ///< by op axis, see can_cut_axis
   std::vector<int> axes_;
   std::vector<int> rules_;
   std::vector<std::vector<int>> merged_;
@@ -263,8 +279,11 @@ Status check_choice(const AxisMap& map,
                          ", the op has " + std::to_string(map.axes.size()));
   }
   if (choice >= 0) {
-    return invalid_input(axis_text(map, choice) + " cannot be cut evenly by " +
-                         cutters(strategy, mesh, choice));
+    const bool merged = can_cut(op_axis(map, choice).size, cuts(strategy, mesh, choice));
+    return invalid_input(axis_text(map, choice) +
+                         (merged ? " cannot be cut evenly by " : " is too small to be cut by ") +
+                         cutters(strategy, mesh, choice) +
+                         (merged ? ", and is merged with a more minor axis" : ""));
   }
   const int rule = Strategy::kPartialBase - choice;
   if (rule >= static_cast<int>(map.partials.size())) {
@@ -299,6 +318,11 @@ Status check_operand(const AxisMap& map,
 }
 
 }  // namespace
+
+bool can_cut_axis(const AxisMap& map, int axis, std::int64_t parts) {
+  const std::int64_t size = op_axis(map, axis).size;
+  return size % parts == 0 || (can_cut(size, parts) && !is_above_another(map, axis));
+}
 
 std::optional<OpLayouts> layouts(const AxisMap& map,
                                  const Strategy& strategy,

@@ -35,8 +35,14 @@ struct OpLayouts {
   std::vector<ShardingSpec> results{};
 };
 
+/// Whether an op axis may be cut into so many parts: as spec.h: can_cut(), but evenly where a
+/// merged dimension has a more minor axis, whose elements would lie elsewhere than in an uneven cut
+/// of the merged dimension.
+[[nodiscard]] bool can_cut_axis(const ops::AxisMap& map, int axis, std::int64_t parts);
+
 /// Layouts of a strategy, or nothing when it is not possible:
-/// - an op axis that does not exist, or is not divisible by the mesh axes that cut it together;
+/// - an op axis that does not exist, or that can_cut_axis() denies to the mesh axes that cut it
+///   together;
 /// - a merged dimension ("(h d)", in operands and results) where a minor op axis is cut although a
 ///   more major one is not fully cut (one element a shard) or of size 1;
 /// - an op axis that cuts one operand twice;

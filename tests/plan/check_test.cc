@@ -138,12 +138,11 @@ TEST_F(Check, FindsWrongLayouts) {
   EXPECT_EQ(error_of(2, spec), "layouts / step: mesh axis \"data\" cuts dimension 0 of f32[]");
 
   plan_ = example_plan(step_);
-  plan_.cluster = *cluster::load_cluster("local:6");
-  plan_.mesh.axes = {{"data", 2}, {"tensor", 3}};
+  plan_.cluster = *cluster::load_cluster("local:64");
+  plan_.mesh.axes = {{"data", 2}, {"tensor", 32}};
   EXPECT_EQ(error(),
-            "layouts / net.0.weight: dimension 0 of size 16 cannot be "
-            "cut into 3 equal parts (mesh "
-            "axis \"tensor\")");
+            "layouts / net.0.weight: dimension 0 of size 16 is too small to be "
+            "cut into 32 parts (mesh axis \"tensor\")");
 }
 
 TEST_F(Check, FindsWrongBlocks) {

@@ -104,7 +104,7 @@ void check_all_steps(const cluster::DeviceMesh& mesh,
       if (groups.find(ranks) == groups.end()) {
         groups[ranks] = source.group(ranks).value();
       }
-      const ir::Shape shape = sharding::local_shape(steps[i].to, type.shape, mesh);
+      const ir::Shape shape = sharding::part_shape(steps[i].to, type.shape, mesh, rank);
       const CollectiveCall call{steps[i], mesh, rank, shape, groups[ranks].get()};
       parts[i][static_cast<std::size_t>(rank)] =
           run_collective(call, content(full, steps[i].from, mesh, rank));
@@ -124,11 +124,20 @@ TEST(Collectives, EveryStepBetweenLayoutsGivesWhatSlicingGives) {
   check_all_steps({{{"a", 2}, {"b", 2}, {"c", 2}}}, {ir::DType::kFloat32, {8, 16}}, 30);
 }
 
+TEST(Collectives, EveryStepBetweenUnevenLayoutsGivesWhatSlicingGives) {
+  check_all_steps({{{"a", 4}}}, {ir::DType::kFloat32, {6, 5, 7}}, 60);
+  check_all_steps({{{"a", 2}, {"b", 2}}}, {ir::DType::kFloat32, {3, 6, 5}}, 60);
+  check_all_steps({{{"a", 2}, {"b", 3}}}, {ir::DType::kFloat32, {7, 10}}, 60);
+  check_all_steps({{{"a", 2}, {"b", 2}, {"c", 2}}}, {ir::DType::kFloat32, {7, 11}}, 30);
+}
+
 // Larger than a slab, so that rows and columns are cut.
 TEST(Collectives, SlabsCoverLargeTensors) {
   const cluster::DeviceMesh mesh{{{"a", 2}}};
   check_all_steps(mesh, {ir::DType::kFloat32, {2, 2, 900000}}, 10);
   check_all_steps(mesh, {ir::DType::kFloat32, {1000, 2500}}, 10);
+  check_all_steps(mesh, {ir::DType::kFloat32, {3, 3, 600001}}, 10);
+  check_all_steps(mesh, {ir::DType::kFloat32, {1001, 2501}}, 10);
 }
 
 TEST(Collectives, GatherMovesEveryDtype) {
@@ -170,7 +179,10 @@ TEST(Collectives, ReductionsKnowNarrowFloatsAndIntegers) {
 TEST(Collectives, AllocateWhatTheProgramSays) {
   install_counting_allocator();
   const cluster::DeviceMesh mesh{{{"a", 2}, {"b", 2}}};
-  for (const ir::Shape& shape : {ir::Shape{8, 64, 16}, ir::Shape{4, 1024, 1024}}) {
+  for (const ir::Shape& shape : {ir::Shape{8, 64, 16},
+                                 ir::Shape{4, 1024, 1024},
+                                 ir::Shape{5, 1025, 1023},
+                                 ir::Shape{6, 99, 1030}}) {
     const ir::TensorType type{ir::DType::kFloat32, shape};
     std::vector<ReshardStep> steps;
     for (const ShardingSpec& from : some_layouts(type, mesh, 12)) {
@@ -190,14 +202,19 @@ TEST(Collectives, AllocateWhatTheProgramSays) {
         const MemoryScope scope(counter);
         const ir::TensorType before{type.dtype, sharding::local_shape(step.from, shape, mesh)};
         const ir::TensorType after{type.dtype, sharding::local_shape(step.to, shape, mesh)};
-        const at::Tensor input = at::ones(before.shape, at::TensorOptions(at::kFloat));
+        const ir::Shape mine = sharding::part_shape(step.from, shape, mesh, rank);
+        const ir::Shape result = sharding::part_shape(step.to, shape, mesh, rank);
+        const at::Tensor input = at::ones(mine, at::TensorOptions(at::kFloat));
         counter.reset_peak();
-        (void)run_collective({step, mesh, rank, after.shape, groups[ranks].get()}, input);
+        (void)run_collective({step, mesh, rank, result, groups[ranks].get()}, input);
         const Bytes allocated = counter.peak() - before.bytes() - after.bytes();
         const Bytes said = lower::collective_workspace(step, before, after, mesh);
-        EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(said), 4096)
-            << sharding::collective_name(step.kind) << " from " << to_string(before) << " to "
-            << to_string(after);
+        SCOPED_TRACE(std::string(sharding::collective_name(step.kind)) + " from " +
+                     to_string(before) + " to " + to_string(after));
+        EXPECT_LE(allocated, said + 4096);
+        if (rank == 0) {
+          EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(said), 4096);
+        }
       }
     });
   }

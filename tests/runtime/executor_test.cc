@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <string>
@@ -135,7 +136,7 @@ plan::Plan random_plan(const ir::Graph& step,
     for (std::size_t m = 0; m < mesh.axes.size() && value.type.rank() > 0; ++m) {
       ShardingSpec cut = spec;
       cut.shard(static_cast<int>(random() % value.type.shape.size()), static_cast<int>(m));
-      spec = sharding::divides(cut, value.type.shape, mesh) ? cut : spec;
+      spec = sharding::fits(cut, value.type.shape, mesh) ? cut : spec;
     }
     plan.layouts[ir::ValueId(i)] = spec;
   }
@@ -174,6 +175,65 @@ TEST(Executor, RandomPlansEqualOneDevice) {
                      recipe_of("adam", fp64, 1, 1.0),
                      {{{"a", 2}, {"b", 2}}},
                      4);
+}
+
+TEST(Executor, RandomPlansWithUnevenPartsEqualOneDevice) {
+  const auto fp64 = training::Precision::kFloat64;
+  check_random_plans("mlp:layers=2,hidden=9,input=7,classes=11,batch=6",
+                     recipe_of("adamw", fp64),
+                     {{{"a", 4}}},
+                     5);
+  check_random_plans("mlp:layers=2,hidden=10,input=5,classes=7,batch=6",
+                     recipe_of("sgd:momentum=0.9", fp64, 2, 0.5),
+                     {{{"a", 2}, {"b", 2}}},
+                     4);
+  check_random_plans("gpt:layers=1,hidden=9,heads=3,seq=7,batch=6,vocab=23,dropout=0.2",
+                     recipe_of("adamw", fp64, 2),
+                     {{{"a", 2}, {"b", 2}}},
+                     4);
+  check_random_plans("llama:layers=1,hidden=12,heads=6,kv_heads=3,ffn=10,seq=5,batch=3,vocab=23",
+                     recipe_of("adam", fp64, 1, 1.0),
+                     {{{"a", 4}}},
+                     4);
+}
+
+/// The first planner's plan, which cuts unevenly, against one device.
+void check_uneven_plan(const std::string& model, std::string_view planner) {
+  SCOPED_TRACE(model);
+  const training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64);
+  const Result<cluster::Cluster> machines = cluster::load_cluster("local:4");
+  ASSERT_TRUE(machines.has_value());
+  const ir::Graph step = step_of(model, recipe);
+  const auto made = planners::find_planner(planner).value()->plan(
+      {.step = step, .recipe = recipe, .cluster = *machines});
+  ASSERT_TRUE(made.has_value()) << made.error().text();
+  const Result<lower::Program> program = lower_plan(step, made->best);
+  ASSERT_TRUE(program.has_value()) << program.error().text();
+  bool uneven = false;
+  for (const lower::LocalValue& value : program->values) {
+    const ir::Shape& whole = step.type(value.global).shape;
+    uneven =
+        uneven || value.type.shape != sharding::part_shape(value.spec, whole, made->best.mesh, 3);
+  }
+  EXPECT_TRUE(uneven);
+  const Found found = train(step, made->best, *program);
+  EXPECT_EQ(found.error, "");
+  EXPECT_LT(found.worst.relative, 1e-9) << found.worst.where;
+  const sim::Simulation predicted =
+      sim::simulate(*program, step, cost::CostModel(*machines, made->best.mesh), {});
+  constexpr double kChunks = 64 << 10;
+  EXPECT_NEAR(static_cast<double>(found.peaks[0]),
+              static_cast<double>(predicted.peak_bytes),
+              0.01 * static_cast<double>(predicted.peak_bytes) + kChunks);
+  EXPECT_LE(*std::max_element(found.peaks.begin(), found.peaks.end()), found.peaks[0]);
+}
+
+TEST(Executor, ABatchAndAVocabularyThatDoNotDivideEqualOneDevice) {
+  check_uneven_plan("mlp:layers=3,hidden=64,input=32,classes=1003,batch=6", "dp");
+  check_uneven_plan("mlp:layers=3,hidden=64,input=32,classes=1003,batch=6", "zero3");
+  check_uneven_plan("mlp:layers=2,hidden=64,input=32,classes=1003,batch=8", "megatron");
+  check_uneven_plan("gpt:layers=1,hidden=32,heads=4,seq=8,batch=8,vocab=1003", "megatron");
+  check_uneven_plan("gpt:layers=1,hidden=32,heads=4,seq=8,batch=6,vocab=1003", "map");
 }
 
 TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {

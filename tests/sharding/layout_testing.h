@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardplan/sharding/spec.h"
@@ -20,7 +21,7 @@ inline cluster::DeviceMesh make_mesh(const std::vector<std::int64_t>& sizes) {
   return mesh;
 }
 
-/// Every layout of a tensor of this rank, partial ones included, whether it divides or not.
+/// Every layout of a tensor of this rank, partial ones included, whether it fits or not.
 inline std::vector<ShardingSpec> all_layouts(int rank, int mesh_axes, bool with_max = false) {
   std::set<ShardingSpec> found{ShardingSpec{}};
   // Placing the axes one after the other, in every order, gives every order on every dimension.
@@ -49,13 +50,13 @@ inline std::vector<ShardingSpec> all_layouts(int rank, int mesh_axes, bool with_
   return {found.begin(), found.end()};
 }
 
-inline std::vector<ShardingSpec> dividing_layouts(const ir::Shape& shape,
-                                                  const cluster::DeviceMesh& mesh,
-                                                  bool with_max = false) {
+inline std::vector<ShardingSpec> fitting_layouts(const ir::Shape& shape,
+                                                 const cluster::DeviceMesh& mesh,
+                                                 bool with_max = false) {
   std::vector<ShardingSpec> out;
   for (const ShardingSpec& spec :
        all_layouts(static_cast<int>(shape.size()), static_cast<int>(mesh.axes.size()), with_max)) {
-    if (divides(spec, shape, mesh)) {
+    if (fits(spec, shape, mesh)) {
       out.push_back(spec);
     }
   }
@@ -108,14 +109,44 @@ inline std::int64_t flatten(const ir::Shape& at, const ir::Shape& shape) {
   return flat;
 }
 
-/// Part `part` of `parts` along `dim`.
-inline Dense slice(const Dense& whole, int dim, std::int64_t part, std::int64_t parts) {
+/// The elements of [0, size) that a rank has when `axes`, major to minor, cut it: what is there is
+/// dealt out in runs of as many elements as the first gets, as torch.chunk does, axis by axis.
+inline std::vector<std::int64_t> elements_of(std::int64_t size,
+                                             const std::vector<int>& axes,
+                                             std::int64_t rank,
+                                             const cluster::DeviceMesh& mesh) {
+  std::vector<std::int64_t> mine;
+  for (std::int64_t i = 0; i < size; ++i) {
+    mine.push_back(i);
+  }
+  for (const int axis : axes) {
+    const auto a = static_cast<std::size_t>(axis);
+    const auto count = static_cast<std::int64_t>(mine.size());
+    const std::int64_t run = (count + mesh.axes[a].size - 1) / mesh.axes[a].size;
+    std::vector<std::int64_t> kept;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (i / run == mesh.coordinate(rank, a)) {
+        kept.push_back(mine[static_cast<std::size_t>(i)]);
+      }
+    }
+    mine = kept;
+  }
+  return mine;
+}
+
+/// The rank's part along `dim`, which `axes` cut.
+inline Dense slice(const Dense& whole,
+                   int dim,
+                   const std::vector<int>& axes,
+                   std::int64_t rank,
+                   const cluster::DeviceMesh& mesh) {
   const auto d = static_cast<std::size_t>(dim);
+  const std::vector<std::int64_t> kept = elements_of(whole.shape[d], axes, rank, mesh);
   Dense out{whole.shape, {}};
-  out.shape[d] /= parts;
+  out.shape[d] = static_cast<std::int64_t>(kept.size());
   for (std::int64_t i = 0; i < product(out.shape); ++i) {
     ir::Shape at = unflatten(i, out.shape);
-    at[d] += part * out.shape[d];
+    at[d] = kept[static_cast<std::size_t>(at[d])];
     out.data.push_back(whole.data[static_cast<std::size_t>(flatten(at, whole.shape))]);
   }
   return out;
@@ -123,14 +154,19 @@ inline Dense slice(const Dense& whole, int dim, std::int64_t part, std::int64_t 
 
 inline Dense concat(const std::vector<Dense>& parts, int dim) {
   const auto d = static_cast<std::size_t>(dim);
-  const std::int64_t part_size = parts.front().shape[d];
   Dense out{parts.front().shape, {}};
-  out.shape[d] *= static_cast<std::int64_t>(parts.size());
+  std::vector<std::pair<std::size_t, std::int64_t>> sources;  // part, place there
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    for (std::int64_t i = 0; i < parts[p].shape[d]; ++i) {
+      sources.emplace_back(p, i);
+    }
+  }
+  out.shape[d] = static_cast<std::int64_t>(sources.size());
   for (std::int64_t i = 0; i < product(out.shape); ++i) {
     ir::Shape at = unflatten(i, out.shape);
-    const Dense& part = parts[static_cast<std::size_t>(at[d] / part_size)];
-    at[d] %= part_size;
-    out.data.push_back(part.data[static_cast<std::size_t>(flatten(at, part.shape))]);
+    const auto [p, place] = sources[static_cast<std::size_t>(at[d])];
+    at[d] = place;
+    out.data.push_back(parts[p].data[static_cast<std::size_t>(flatten(at, parts[p].shape))]);
   }
   return out;
 }
@@ -154,11 +190,7 @@ inline Dense part_of_whole(const Dense& whole,
                            const cluster::DeviceMesh& mesh) {
   Dense part = whole;
   for (int dim = 0; dim < static_cast<int>(whole.shape.size()); ++dim) {
-    std::int64_t parts = 1;
-    for (const int axis : spec.axes_of(dim)) {
-      parts *= mesh.axes[static_cast<std::size_t>(axis)].size;
-    }
-    part = slice(part, dim, part_index(spec, dim, rank, mesh), parts);
+    part = slice(part, dim, spec.axes_of(dim), rank, mesh);
   }
   return part;
 }

@@ -25,8 +25,6 @@ std::vector<Dense> run_step(const ReshardStep& step,
   std::vector<Dense> out;
   for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
     const std::vector<std::int64_t> group = mesh.group(rank, step.axes);
-    const auto parts = static_cast<std::int64_t>(group.size());
-    const std::int64_t me = std::find(group.begin(), group.end(), rank) - group.begin();
     std::vector<Dense> theirs;
     theirs.reserve(group.size());
     for (const std::int64_t member : group) {
@@ -34,20 +32,20 @@ std::vector<Dense> run_step(const ReshardStep& step,
     }
     switch (step.kind) {
       case CollectiveKind::kSlice:
-        out.push_back(slice(held[static_cast<std::size_t>(rank)], step.dim, me, parts));
+        out.push_back(slice(held[static_cast<std::size_t>(rank)], step.dim, step.axes, rank, mesh));
         break;
       case CollectiveKind::kAllGather:
         out.push_back(concat(theirs, step.dim));
         break;
       case CollectiveKind::kReduceScatter:
-        out.push_back(slice(reduce(theirs, step.reduction), step.dim, me, parts));
+        out.push_back(slice(reduce(theirs, step.reduction), step.dim, step.axes, rank, mesh));
         break;
       case CollectiveKind::kAllReduce:
         out.push_back(reduce(theirs, step.reduction));
         break;
       case CollectiveKind::kAllToAll:
         for (Dense& part : theirs) {
-          part = slice(part, step.split_dim, me, parts);
+          part = slice(part, step.split_dim, step.axes, rank, mesh);
         }
         out.push_back(concat(theirs, step.dim));
         break;
@@ -90,19 +88,39 @@ struct Difference {
   std::vector<int> shorter;    ///< dimensions where the target lacks minor cuts
   std::vector<int> longer;     ///< dimensions with more minor cuts
   bool other = false;          ///< any other difference of a dimension
-  bool same_counts = true;     ///< the same number of parts of every dimension
+  bool same_parts = true;      ///< the same parts of every dimension
   std::vector<int> reduced;    ///< partial axes of the source only
   bool grows_partial = false;  ///< the target has partial axes that the source has not
   [[nodiscard]] bool same_partial() const { return reduced.empty() && !grows_partial; }
 };
 
+std::vector<std::int64_t> sizes_of(const std::vector<int>& axes, const DeviceMesh& mesh) {
+  std::vector<std::int64_t> sizes;
+  for (const int axis : axes) {
+    sizes.push_back(mesh.axes[static_cast<std::size_t>(axis)].size);
+  }
+  return sizes;
+}
+
+/// Equally many equal parts, or, where they are not equal, cut by axes of the same sizes in turn.
+bool same_parts(const ShardingSpec& from,
+                const ShardingSpec& to,
+                int dim,
+                const ir::Shape& shape,
+                const DeviceMesh& mesh) {
+  const std::int64_t parts = shard_count(from, dim, mesh);
+  return shape[static_cast<std::size_t>(dim)] % parts == 0
+             ? parts == shard_count(to, dim, mesh)
+             : sizes_of(from.axes_of(dim), mesh) == sizes_of(to.axes_of(dim), mesh);
+}
+
 Difference compare(const ShardingSpec& from,
                    const ShardingSpec& to,
-                   int rank,
+                   const ir::Shape& shape,
                    const DeviceMesh& mesh) {
   Difference d;
-  for (int dim = 0; dim < rank; ++dim) {
-    d.same_counts = d.same_counts && shard_count(from, dim, mesh) == shard_count(to, dim, mesh);
+  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+    d.same_parts = d.same_parts && same_parts(from, to, dim, shape, mesh);
     const std::vector<int> a = from.axes_of(dim);
     const std::vector<int> b = to.axes_of(dim);
     if (is_prefix(b, a)) {
@@ -127,7 +145,7 @@ Difference compare(const ShardingSpec& from,
 
 std::vector<ReshardStep> steps_between(const ShardingSpec& from,
                                        const ShardingSpec& to,
-                                       int rank,
+                                       const ir::Shape& shape,
                                        const DeviceMesh& mesh) {
   std::vector<ReshardStep> steps;
   const auto add = [&](CollectiveKind kind,
@@ -137,7 +155,8 @@ std::vector<ReshardStep> steps_between(const ShardingSpec& from,
                        Reduction reduction = Reduction::kSum) {
     steps.push_back({kind, std::move(axes), dim, split_dim, reduction, from, to});
   };
-  const Difference d = compare(from, to, rank, mesh);
+  const int rank = static_cast<int>(shape.size());
+  const Difference d = compare(from, to, shape, mesh);
   if (from == to || d.grows_partial) {
     return steps;
   }
@@ -174,7 +193,7 @@ std::vector<ReshardStep> steps_between(const ShardingSpec& from,
       add(CollectiveKind::kAllReduce, d.reduced, -1, -1, reduction);
     }
   }
-  if (d.same_counts && d.same_partial()) {
+  if (d.same_parts && d.same_partial()) {
     std::vector<int> moved;
     for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       if (unit_parts(from, rank, axis, mesh) != unit_parts(to, rank, axis, mesh)) {
@@ -244,8 +263,7 @@ class Reshard : public ::testing::TestWithParam<Case> {
  protected:
   DeviceMesh mesh_ = make_mesh(GetParam().mesh);
   ir::TensorType type_{ir::DType::kFloat32, GetParam().shape};
-  int rank_ = static_cast<int>(GetParam().shape.size());
-  std::vector<ShardingSpec> specs_ = dividing_layouts(type_.shape, mesh_, GetParam().with_max);
+  std::vector<ShardingSpec> specs_ = fitting_layouts(type_.shape, mesh_, GetParam().with_max);
 };
 
 TEST_P(Reshard, OneStepReshardsAreTheStepsOfTheTwin) {
@@ -256,7 +274,7 @@ TEST_P(Reshard, OneStepReshardsAreTheStepsOfTheTwin) {
   for (const ShardingSpec& from : specs_) {
     std::vector<ReshardStep> expected;
     for (const ShardingSpec& to : specs_) {
-      for (const ReshardStep& step : steps_between(from, to, rank_, mesh_)) {
+      for (const ReshardStep& step : steps_between(from, to, type_.shape, mesh_)) {
         expected.push_back(step);
       }
     }
@@ -278,7 +296,7 @@ TEST_P(Reshard, EveryStepMovesTheRightParts) {
     ASSERT_TRUE(represents(held, whole, from, mesh_));
     for (const ReshardStep& step : one_step_reshards(from, type_, mesh_)) {
       EXPECT_EQ(step.from, from);
-      EXPECT_TRUE(divides(step.to, type_.shape, mesh_));
+      EXPECT_TRUE(fits(step.to, type_.shape, mesh_));
       ASSERT_TRUE(represents(run_step(step, held, mesh_), whole, step.to, mesh_))
           << collective_name(step.kind) << " " << to_string(from, type_.shape.size(), mesh_)
           << " -> " << to_string(step.to, type_.shape.size(), mesh_);
@@ -297,7 +315,7 @@ TEST_P(Reshard, PathsLeadToTheTargetAndCountTheirMemory) {
     for (const ShardingSpec& to : specs_) {
       const ReshardPath& path = resharder.path(from, to, type_);
       if (!path.possible) {
-        EXPECT_TRUE(compare(from, to, rank_, mesh_).grows_partial);
+        EXPECT_TRUE(compare(from, to, type_.shape, mesh_).grows_partial);
         continue;
       }
       std::vector<Dense> held = source;
@@ -326,12 +344,11 @@ TEST_P(Reshard, PathsLeadToTheTargetAndCountTheirMemory) {
 void expect_cheapest(const std::vector<ShardingSpec>& specs,
                      const ir::TensorType& type,
                      const DeviceMesh& mesh) {
-  const int rank = static_cast<int>(type.rank());
   const std::size_t n = specs.size();
   const std::vector<StepPrice> prices{random_price(1), random_price(2), alpha_beta_price(mesh)};
   std::vector<std::vector<ReshardStep>> steps(n * n);
   for (std::size_t i = 0; i < n * n; ++i) {
-    steps[i] = steps_between(specs[i / n], specs[i % n], rank, mesh);
+    steps[i] = steps_between(specs[i / n], specs[i % n], type.shape, mesh);
   }
   for (const StepPrice& price : prices) {
     std::vector<double> best(n * n, std::numeric_limits<double>::infinity());
@@ -378,7 +395,7 @@ TEST_P(Reshard, PathsAreTheCheapestOfAll) {
 TEST(Resharder, IsExactOnFourAxes) {
   const DeviceMesh mesh = make_mesh({2, 2, 2, 2});
   const ir::TensorType type{ir::DType::kFloat32, {8, 4}};
-  expect_cheapest(dividing_layouts(type.shape, mesh), type, mesh);
+  expect_cheapest(fitting_layouts(type.shape, mesh), type, mesh);
 }
 
 INSTANTIATE_TEST_SUITE_P(SmallMeshes,
@@ -392,6 +409,15 @@ INSTANTIATE_TEST_SUITE_P(SmallMeshes,
                                            Case{{2, 4, 2}, {8, 8}},
                                            Case{{2, 2, 2}, {8, 4}},
                                            Case{{2, 2, 2}, {4, 4, 2}}));
+
+INSTANTIATE_TEST_SUITE_P(UnevenParts,
+                         Reshard,
+                         ::testing::Values(Case{{4}, {6, 5}, true},
+                                           Case{{2, 2}, {6, 7}, true},
+                                           Case{{2, 2}, {3, 5, 2}},
+                                           Case{{2, 3}, {7, 10}, true},
+                                           Case{{3, 2}, {5, 9}},
+                                           Case{{2, 2, 2}, {7, 6}}));
 
 TEST(Resharder, KnowsTheClassics) {
   const DeviceMesh mesh{{{"data", 2}, {"tensor", 4}}};
@@ -438,8 +464,8 @@ TEST(Resharder, FindsTheHierarchicalAllReduce) {
   EXPECT_EQ(path.temporary, 256 + 256);
 }
 
-TEST(Resharder, TellsWhenALayoutDoesNotDivide) {
-  const DeviceMesh mesh = make_mesh({2, 2});
+TEST(Resharder, TellsWhenALayoutDoesNotFit) {
+  const DeviceMesh mesh = make_mesh({6, 2});
   Resharder resharder(mesh, alpha_beta_price(mesh));
   ShardingSpec cut;
   cut.shard(0, 0);
@@ -463,7 +489,7 @@ TEST(Resharder, ForbiddenStepsAreNotTaken) {
 TEST(Resharder, AnswersDoNotDependOnEarlierQuestions) {
   const DeviceMesh mesh = make_mesh({2, 2, 2});
   const ir::TensorType type{ir::DType::kFloat32, {8, 8}};
-  const std::vector<ShardingSpec> specs = dividing_layouts(type.shape, mesh);
+  const std::vector<ShardingSpec> specs = fitting_layouts(type.shape, mesh);
   const StepPrice unit = [](const ReshardStep&, const ir::TensorType&) { return 1.0; };
   Resharder warm(mesh, unit);
   for (const ShardingSpec& from : specs) {

@@ -49,14 +49,60 @@ TEST(ShardingSpec, KeepsTheOrderOfCutsOfADimension) {
   EXPECT_EQ(spec.hash(), same.hash());
 }
 
-TEST(ShardingSpec, DividesOnlyWholeParts) {
+TEST(ShardingSpec, FitsWhatPartsAreWorthCutting) {
   ShardingSpec spec;
   spec.shard(0, 0);
   spec.shard(0, 2);
-  EXPECT_TRUE(divides(spec, {12, 5}, data_tensor()));
-  EXPECT_FALSE(divides(spec, {4, 6}, data_tensor()));  // by 2 but not by 2 · 3
-  EXPECT_FALSE(divides(spec, {}, data_tensor()));      // no such dimension
-  EXPECT_TRUE(divides(ShardingSpec{}, {7}, data_tensor()));
+  EXPECT_TRUE(fits(spec, {12, 5}, data_tensor()));
+  EXPECT_TRUE(fits(spec, {4, 6}, data_tensor()));   // 6 parts: 1 1 0 and 1 1 0
+  EXPECT_FALSE(fits(spec, {3, 6}, data_tensor()));  // twice as large as even ones
+  EXPECT_FALSE(fits(spec, {}, data_tensor()));      // no such dimension
+  EXPECT_TRUE(fits(ShardingSpec{}, {7}, data_tensor()));
+}
+
+TEST(ShardingSpec, CutsUnevenlyAsTorchChunkDoesAxisByAxis) {
+  const cluster::DeviceMesh four = make_mesh({4});
+  ShardingSpec rows;
+  rows.shard(0, 0);
+  std::vector<Range> parts;
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    parts.push_back(part(rows, {6, 3}, four, rank)[0]);
+  }
+  EXPECT_EQ(parts, (std::vector<Range>{{0, 2}, {2, 2}, {4, 2}, {6, 0}}));
+  EXPECT_EQ(local_shape(rows, {6, 3}, four), (ir::Shape{2, 3}));
+  EXPECT_EQ(part_shape(rows, {6, 3}, four, 3), (ir::Shape{0, 3}));
+  // The vocabulary of GPT-2 on eight devices.
+  const cluster::DeviceMesh eight = make_mesh({8});
+  EXPECT_EQ(part_shape(rows, {50257}, eight, 0), ir::Shape{6283});
+  EXPECT_EQ(part_shape(rows, {50257}, eight, 7), ir::Shape{6276});
+  EXPECT_EQ(local_bytes(rows, {ir::DType::kFloat32, {50257, 768}}, eight), 6283 * 768 * 4);
+  // Against the twin, and parts along a minor axis make up the part along the major one.
+  for (const std::vector<std::int64_t>& sizes :
+       {std::vector<std::int64_t>{2, 2}, {2, 3}, {3, 2, 2}}) {
+    const cluster::DeviceMesh mesh = make_mesh(sizes);
+    const std::int64_t first_minor = mesh.size() / sizes[0];
+    for (std::int64_t size = 0; size < 20; ++size) {
+      ShardingSpec spec;
+      std::vector<int> axes;
+      for (int axis = 0; axis < static_cast<int>(sizes.size()); ++axis) {
+        spec.shard(0, axis);
+        axes.push_back(axis);
+      }
+      std::vector<std::int64_t> joined(static_cast<std::size_t>(sizes[0]), 0);
+      for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
+        const Range range = part(spec, {size}, mesh, rank)[0];
+        const std::vector<std::int64_t> elements = elements_of(size, axes, rank, mesh);
+        ASSERT_EQ(range.size, static_cast<std::int64_t>(elements.size()));
+        ASSERT_TRUE(elements.empty() || elements.front() == range.start);
+        ASSERT_LE(range.size, local_shape(spec, {size}, mesh)[0]);
+        joined[static_cast<std::size_t>(rank / first_minor)] += range.size;
+      }
+      for (std::int64_t major = 0; major < sizes[0]; ++major) {
+        EXPECT_EQ(joined[static_cast<std::size_t>(major)],
+                  part(size, {0}, mesh, major * first_minor).size);
+      }
+    }
+  }
 }
 
 TEST(ShardingSpec, TextRoundTripsAndHashesDiffer) {

@@ -48,7 +48,7 @@ plan::Plan random_plan(const ir::Graph& step,
     }
     sharding::ShardingSpec spec;
     spec.shard(0, static_cast<int>(random() % 2));
-    if (sharding::divides(spec, value.type.shape, plan.mesh)) {
+    if (sharding::fits(spec, value.type.shape, plan.mesh)) {
       plan.layouts[ir::ValueId(v)] = spec;
     }
   }
