@@ -70,7 +70,7 @@ struct Plan {
 [[nodiscard]] std::string_view block_of(std::string_view layer);
 
 /// Whether the plan fits this step, so that it can be lowered: a mesh that fills the cluster, the
-/// step's hash, one possible strategy an op, layouts of graph inputs that exist and divide (partial
+/// step's hash, one possible strategy an op, layouts of graph inputs that exist and fit (partial
 /// sums only of accumulators), no reader that needs a partial sum which nobody leaves, blocks that
 /// exist. The error's location names the part ("strategies / transformer.h.0.attn / einsum.42").
 /// Shares no code with planners. O(ops).
