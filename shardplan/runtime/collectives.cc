@@ -66,16 +66,24 @@ struct Slab {
   }
 };
 
-/// The slabs of the largest part [outer, inner]: times the number of parts, at most kSlabBytes. In
-/// every part a slab is one run of memory.
-std::vector<Slab> slabs_of(std::int64_t outer, std::int64_t inner, std::int64_t bytes_of_a_column) {
+/// The slabs of an [outer, length · line] matrix whose columns are cut into parts: of the largest
+/// part here, as large as slabs of the largest part of all ranks, `largest`, can be; times the
+/// number of parts, at most kSlabBytes. In every part a slab is one run of memory.
+std::vector<Slab> slabs_of(const Blocks& blocks,
+                           std::int64_t length,
+                           const ir::Shape& largest,
+                           int dim,
+                           std::int64_t bytes_of_a_column) {
   std::vector<Slab> slabs;
+  const std::int64_t outer = blocks.outer;
+  const std::int64_t inner = length * blocks.line;
   if (outer == 0 || inner == 0) {
     return slabs;
   }
+  const std::int64_t widest = Blocks(largest, dim).line * largest[static_cast<std::size_t>(dim)];
   const std::int64_t fit = std::max<std::int64_t>(1, kSlabBytes / bytes_of_a_column);
   const std::int64_t columns = std::min(inner, fit);
-  const std::int64_t rows = columns < inner ? 1 : std::max<std::int64_t>(1, fit / inner);
+  const std::int64_t rows = columns < inner ? 1 : std::max<std::int64_t>(1, fit / widest);
   for (std::int64_t row = 0; row < outer; row += rows) {
     for (std::int64_t column = 0; column < inner; column += columns) {
       slabs.push_back(
@@ -94,13 +102,13 @@ at::Tensor room(const at::Tensor& buffer, std::size_t i, std::int64_t rows, std:
 
 at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
   const int dim = call.step.dim;
-  at::Tensor output = at::empty(call.result_shape, input.options());
+  at::Tensor output = at::empty(call.result_shape(), input.options());
   const std::int64_t length = output.size(dim);
   const std::vector<Range> parts = parts_of_members(call, length);
   const auto count = static_cast<std::int64_t>(parts.size());
   const Blocks blocks(output.sizes(), dim);
-  std::vector<at::Tensor> theirs;
   if (blocks.outer == 1) {  // parts lie one after the other
+    std::vector<at::Tensor> theirs;
     for (const Range& part : parts) {
       theirs.push_back(output.narrow(dim, part.start, part.size));
     }
@@ -109,11 +117,13 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
   }
   const at::Tensor from = input.view({blocks.outer, input.size(dim) * blocks.line});
   const at::Tensor to = output.view({blocks.outer, length * blocks.line});
-  for (const Slab& slab : slabs_of(blocks.outer,
-                                   sharding::largest_part(length, count) * blocks.line,
+  for (const Slab& slab : slabs_of(blocks,
+                                   sharding::largest_part(length, count),
+                                   sharding::local_shape(call.step.from, call.shape, call.mesh),
+                                   dim,
                                    count * input.element_size())) {
     const at::Tensor buffer = at::empty({count, slab.rows * slab.columns.size}, input.options());
-    theirs.clear();
+    std::vector<at::Tensor> theirs;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       theirs.push_back(room(buffer, i, slab.rows, slab.in(parts[i].size * blocks.line).size));
     }
@@ -135,15 +145,17 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
 /// makes one.
 at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
   const int dim = call.step.dim;
-  at::Tensor output = at::empty(call.result_shape, input.options());
+  at::Tensor output = at::empty(call.result_shape(), input.options());
   const std::int64_t length = input.size(dim);
   const std::vector<Range> parts = parts_of_members(call, length);
   const auto count = static_cast<std::int64_t>(parts.size());
   const Blocks blocks(input.sizes(), dim);
   const at::Tensor from = input.view({blocks.outer, length * blocks.line});
   const at::Tensor to = output.view({blocks.outer, output.size(dim) * blocks.line});
-  for (const Slab& slab : slabs_of(blocks.outer,
-                                   sharding::largest_part(length, count) * blocks.line,
+  for (const Slab& slab : slabs_of(blocks,
+                                   sharding::largest_part(length, count),
+                                   sharding::local_shape(call.step.to, call.shape, call.mesh),
+                                   dim,
                                    count * input.element_size())) {
     const Range mine = slab.in(to.size(1));
     const at::Tensor buffer = at::empty({count, slab.rows * slab.columns.size}, input.options());
@@ -182,13 +194,12 @@ std::int64_t product(const ir::Shape& shape) {
 at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
   const auto dim = static_cast<std::size_t>(call.step.dim);
   const auto split = static_cast<std::size_t>(call.step.split_dim);
-  at::Tensor output = at::empty(call.result_shape, input.options());
-  const std::vector<Range> joined = parts_of_members(call, call.result_shape[dim]);
+  at::Tensor output = at::empty(call.result_shape(), input.options());
+  const std::vector<Range> joined = parts_of_members(call, output.size(call.step.dim));
   const std::vector<Range> cut = parts_of_members(call, input.size(call.step.split_dim));
   const auto count = static_cast<std::int64_t>(cut.size());
-  // The largest message, by which all members cut alike.
-  ir::Shape largest = input.sizes().vec();
-  largest[dim] = sharding::largest_part(call.result_shape[dim], count);
+  // The largest message between any ranks, by which all cut alike.
+  ir::Shape largest = sharding::local_shape(call.step.from, call.shape, call.mesh);
   largest[split] = sharding::largest_part(largest[split], count);
   const std::size_t along = slab_dim(call, largest);
   const auto a = static_cast<std::int64_t>(along);
@@ -199,7 +210,9 @@ at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
       1, kSlabBytes / std::max<std::int64_t>(1, count * line * input.element_size()));
   for (std::int64_t first = 0; first < length && line > 0; first += lines) {
     const Slab slab{0, 1, {first, std::min(lines, length - first)}};
-    const auto run = [&](std::int64_t part) { return along == dim ? slab.in(part) : slab.columns; };
+    const auto run = [&](std::int64_t part) {
+      return slab.in(along == dim ? part : input.size(a));
+    };
     const at::Tensor outgoing = at::empty({count, slab.columns.size * line}, input.options());
     const at::Tensor incoming = at::empty({count, slab.columns.size * line}, input.options());
     const auto message = [&](const at::Tensor& buffer, std::size_t i, const at::Tensor& like) {
@@ -233,7 +246,7 @@ std::vector<std::int64_t> parts_of(const CollectiveCall& call,
                                    const sharding::ShardingSpec& spec,
                                    std::int64_t rank) {
   std::vector<std::int64_t> parts;
-  for (std::size_t d = 0; d < call.result_shape.size(); ++d) {
+  for (std::size_t d = 0; d < call.shape.size(); ++d) {
     parts.push_back(part_number(call.mesh, rank, spec.axes_of(static_cast<int>(d))));
   }
   return parts;
@@ -277,7 +290,7 @@ at::Tensor permute(const CollectiveCall& call, const at::Tensor& input) {
                                   members_with(call, members, held, after, before));
   const std::int64_t from = partner(members_with(call, members, wanted, after, before),
                                     members_with(call, members, wanted, before, after));
-  at::Tensor output = at::empty(call.result_shape, input.options());
+  at::Tensor output = at::empty(call.result_shape(), input.options());
   call.group->transfer({{from, output}}, {{to, input}});
   return output;
 }

@@ -26,9 +26,13 @@ struct CollectiveCall {
   const sharding::ReshardStep& step;
   const cluster::DeviceMesh& mesh;
   std::int64_t rank = 0;
-  const ir::Shape& result_shape;  ///< of this rank's part
+  const ir::Shape& shape;  ///< of the whole tensor
   /// Over the ranks that differ only along step.axes; null for kSlice.
   Group* group = nullptr;
+
+  [[nodiscard]] ir::Shape result_shape() const {
+    return sharding::part_shape(step.to, shape, mesh, rank);
+  }
 };
 
 /// Runs the step on this rank's part, which is contiguous; returns fresh contiguous storage.

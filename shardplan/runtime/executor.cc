@@ -245,8 +245,8 @@ void Executor::run_compute(const Step& step, const Prepared& prepared) {
 }
 
 void Executor::run_collective_step(const Step& step, const Prepared& prepared) {
-  const CollectiveCall call{
-      step.collective, program_.mesh, rank_, prepared.results[0].shape, prepared.group.get()};
+  const ir::Shape& whole = step_.type(program_.value(step.outputs[0]).global).shape;
+  const CollectiveCall call{step.collective, program_.mesh, rank_, whole, prepared.group.get()};
   tensor(step.outputs[0]) = run_collective(call, tensor(step.inputs[0]).contiguous());
 }
 

@@ -233,24 +233,21 @@ class Probe {
       const std::int64_t n = options_.ranks;
       const std::int64_t columns = std::max<std::int64_t>(1, elements / (n * n));
       const ir::Shape full{n, n * columns};
-      const auto part = [&](bool rows) {
-        return rows ? ir::Shape{1, n * columns} : ir::Shape{n, columns};
-      };
+      const ir::Shape rows{1, n * columns};
       const auto step = std::make_shared<sharding::ReshardStep>();
       step->kind = kind;
       step->axes = {0};
       step->dim = 0;
-      ir::Shape input = full;
-      auto result = std::make_shared<ir::Shape>(full);
-      if (kind == CollectiveKind::kAllGather) {
-        input = part(true);
-      } else if (kind == CollectiveKind::kReduceScatter) {
-        *result = part(true);
+      if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) {
+        step->from.shard(0, 0);
+      }
+      if (kind == CollectiveKind::kReduceScatter) {
+        step->to.shard(0, 0);
       } else if (kind == CollectiveKind::kAllToAll) {
         step->split_dim = 1;
-        input = part(true);
-        *result = part(false);
+        step->to.shard(1, 0);
       }
+      const ir::Shape input = step->from.dim_of(0) == 0 ? rows : full;
       const double bytes =
           4.0 *
           static_cast<double>(kind == CollectiveKind::kAllToAll ? n * columns : n * n * columns);
@@ -267,7 +264,7 @@ class Probe {
                     group->transfer({{(rank + n - 1) % n, output}}, {{(rank + 1) % n, tensor}});
                   };
                 }
-                return [=] { (void)run_collective({*step, mesh, rank, *result, group}, tensor); };
+                return [=] { (void)run_collective({*step, mesh, rank, full, group}, tensor); };
               }));
       append(level.collective_curves[std::string(sharding::collective_name(kind))], bytes, seconds);
     }

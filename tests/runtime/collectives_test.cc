@@ -104,8 +104,7 @@ void check_all_steps(const cluster::DeviceMesh& mesh,
       if (groups.find(ranks) == groups.end()) {
         groups[ranks] = source.group(ranks).value();
       }
-      const ir::Shape shape = sharding::part_shape(steps[i].to, type.shape, mesh, rank);
-      const CollectiveCall call{steps[i], mesh, rank, shape, groups[ranks].get()};
+      const CollectiveCall call{steps[i], mesh, rank, type.shape, groups[ranks].get()};
       parts[i][static_cast<std::size_t>(rank)] =
           run_collective(call, content(full, steps[i].from, mesh, rank));
     }
@@ -203,10 +202,9 @@ TEST(Collectives, AllocateWhatTheProgramSays) {
         const ir::TensorType before{type.dtype, sharding::local_shape(step.from, shape, mesh)};
         const ir::TensorType after{type.dtype, sharding::local_shape(step.to, shape, mesh)};
         const ir::Shape mine = sharding::part_shape(step.from, shape, mesh, rank);
-        const ir::Shape result = sharding::part_shape(step.to, shape, mesh, rank);
         const at::Tensor input = at::ones(mine, at::TensorOptions(at::kFloat));
         counter.reset_peak();
-        (void)run_collective({step, mesh, rank, result, groups[ranks].get()}, input);
+        (void)run_collective({step, mesh, rank, shape, groups[ranks].get()}, input);
         const Bytes allocated = counter.peak() - before.bytes() - after.bytes();
         const Bytes said = lower::collective_workspace(step, before, after, mesh);
         SCOPED_TRACE(std::string(sharding::collective_name(step.kind)) + " from " +

@@ -231,7 +231,7 @@ void check_uneven_plan(const std::string& model, std::string_view planner) {
 TEST(Executor, ABatchAndAVocabularyThatDoNotDivideEqualOneDevice) {
   check_uneven_plan("mlp:layers=3,hidden=64,input=32,classes=1003,batch=6", "dp");
   check_uneven_plan("mlp:layers=3,hidden=64,input=32,classes=1003,batch=6", "zero3");
-  check_uneven_plan("mlp:layers=2,hidden=64,input=32,classes=1003,batch=8", "megatron");
+  check_uneven_plan("mlp:layers=3,hidden=64,input=32,classes=1003,batch=8", "megatron");
   check_uneven_plan("gpt:layers=1,hidden=32,heads=4,seq=8,batch=8,vocab=1003", "megatron");
   check_uneven_plan("gpt:layers=1,hidden=32,heads=4,seq=8,batch=6,vocab=1003", "map");
 }
