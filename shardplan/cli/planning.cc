@@ -8,7 +8,6 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "shardplan/frontends/frontends.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::cli {
@@ -98,7 +97,7 @@ std::string rate_text(double bytes_per_second) {
 }  // namespace
 
 void add_planning_options(CLI::App& app, PlanningOptions& options) {
-  app.add_option("MODEL", options.model, "a .pt2 archive, a file in the text form, or a zoo name");
+  add_model_options(app, options.model);
   app.add_option("--cluster", options.cluster, "a preset (shardplan clusters) or a YAML file");
   add_recipe_options(app, options.recipe);
   app.add_option("--mesh", options.mesh, "only this mesh, such as data=2,tensor=4");
@@ -116,10 +115,11 @@ void add_planning_options(CLI::App& app, PlanningOptions& options) {
 }
 
 Result<Planning> read_planning(const std::string& command, const PlanningOptions& options) {
-  SHARDPLAN_RETURN_IF_ERROR(require(options.model, command, "a MODEL"));
+  SHARDPLAN_RETURN_IF_ERROR(require(options.model.model, command, "a MODEL"));
   SHARDPLAN_RETURN_IF_ERROR(require(options.cluster, command, "a --cluster"));
   Planning planning;
-  planning.model = options.model;
+  planning.model = options.model.model;
+  SHARDPLAN_ASSIGN_OR_RETURN(planning.binding, read_binding(options.model));
   planning.max_mesh_axes = options.max_mesh_axes;
   planning.time_limit = options.time_limit;
   planning.seed = options.seed;
@@ -129,7 +129,8 @@ Result<Planning> read_planning(const std::string& command, const PlanningOptions
     SHARDPLAN_ASSIGN_OR_RETURN(planning.mesh,
                                read_mesh(options.mesh, planning.cluster.device_count()));
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward, frontends::load_model(options.model));
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
+                             load_model(planning.model, planning.binding, false));
   SHARDPLAN_ASSIGN_OR_RETURN(planning.step,
                              training::build_training_step(forward, planning.recipe));
   return planning;
@@ -173,6 +174,7 @@ Result<std::vector<planners::PlanResult>> make_plans(const planners::PlannerInfo
   }
   for (planners::PlanResult& result : results) {
     result.best.model = planning.model;
+    result.best.binding = planning.binding;
   }
   return results;
 }

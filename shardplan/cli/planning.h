@@ -18,7 +18,7 @@ namespace shardplan::cli {
 
 /// What `plan` and `compare` are asked, as the user writes it.
 struct PlanningOptions {
-  std::string model{};
+  ModelOptions model{};
   std::string cluster{};
   RecipeOptions recipe{};
   std::string mesh{};     ///< "data=2,tensor=4"; empty: the planner's choice
@@ -31,6 +31,7 @@ void add_planning_options(CLI::App& app, PlanningOptions& options);
 /// The same, read: everything that a planner needs but the memory limit.
 struct Planning {
   std::string model{};
+  plan::Binding binding{};
   ir::Graph step{};
   training::Recipe recipe{};
   cluster::Cluster cluster{};

@@ -5,7 +5,6 @@
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/planning.h"
 #include "shardplan/cli/session.h"
-#include "shardplan/frontends/frontends.h"
 #include "shardplan/sim/sim.h"
 #include "shardplan/support/text.h"
 
@@ -14,7 +13,7 @@ namespace shardplan::cli {
 namespace {
 
 struct Options {
-  std::string model{};
+  ModelOptions model{};
   RecipeOptions recipe{};
 };
 
@@ -74,9 +73,11 @@ void print_table(const sim::Profile& profile,
 }
 
 Result<int> profile_model(const Options& options, const Session& session) {
-  SHARDPLAN_RETURN_IF_ERROR(require(options.model, "profile", "a MODEL"));
+  SHARDPLAN_RETURN_IF_ERROR(require(options.model.model, "profile", "a MODEL"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const plan::Binding binding, read_binding(options.model));
   SHARDPLAN_ASSIGN_OR_RETURN(const training::Recipe recipe, read_recipe(options.recipe));
-  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward, frontends::load_model(options.model));
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
+                             load_model(options.model.model, binding, false));
   const Seconds start = now();
   SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph step, training::build_training_step(forward, recipe));
   const sim::Profile profile = sim::profile(step);
@@ -84,7 +85,7 @@ Result<int> profile_model(const Options& options, const Session& session) {
   if (session.json) {
     print_json(to_object(profile, seconds));
   } else {
-    print_table(profile, step, options.model, seconds);
+    print_table(profile, step, options.model.model, seconds);
   }
   return 0;
 }
@@ -93,7 +94,7 @@ Result<int> profile_model(const Options& options, const Session& session) {
 
 Action add_profile(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("MODEL", options->model, "a .pt2 archive, a file in the text form, or a zoo name");
+  add_model_options(app, options->model);
   add_recipe_options(app, options->recipe);
   return [options](const Session& session) { return profile_model(*options, session); };
 }

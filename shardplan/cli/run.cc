@@ -37,7 +37,8 @@ constexpr std::int64_t kMostRanksPerCore = 8;
 
 /// A file that was exported without weights cannot be trained from them.
 Status check_weights(const LoadedPlan& loaded, bool random_weights) {
-  if (random_weights || !loaded.plan.model.ends_with(".pt2")) {
+  if (random_weights ||
+      !(loaded.plan.model.ends_with(".pt2") || loaded.plan.model.ends_with(".onnx"))) {
     return {};
   }
   const auto missing =

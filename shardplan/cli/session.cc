@@ -145,6 +145,51 @@ Seconds now() {
   return std::chrono::duration<double>(time).count();
 }
 
+void add_model_options(CLI::App& app, ModelOptions& options) {
+  app.add_option("MODEL",
+                 options.model,
+                 "a .pt2 archive, an .onnx file, a file in the text form, or a zoo name");
+  app.add_option("--dim", options.dims, "size of a dimension that the model names, as batch=64")
+      ->allow_extra_args(false);
+  app.add_option("--loss",
+                 options.loss,
+                 "of an ONNX model: cross_entropy, nll, mse, l1, bce or bce_with_logits, with "
+                 ":output=...,...; none: its first output is the loss");
+  app.add_option("--target", options.target, "name of the input that --loss compares with")
+      ->capture_default_str();
+}
+
+Result<plan::Binding> read_binding(const ModelOptions& options) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  plan::Binding binding;
+  for (const std::string& text : options.dims) {
+    const std::size_t equals = text.rfind('=');
+    std::int64_t size = 0;
+    const char* const end = text.data() + text.size();
+    const bool named = equals != std::string::npos && equals > 0;
+    const auto [rest, failed] = std::from_chars(named ? text.data() + equals + 1 : end, end, size);
+    if (failed != std::errc{} || rest != end || size < 1 || size > kMost) {
+      return invalid_input(
+          fmt::format("is '{}'; write a name and a size of at least 1, as batch=64", text),
+          "--dim");
+    }
+    if (!binding.dims.emplace(text.substr(0, equals), size).second) {
+      return invalid_input(fmt::format("'{}' is given twice", text.substr(0, equals)), "--dim");
+    }
+  }
+  if (!options.loss.empty() && options.loss != "none") {
+    binding.loss = options.loss;
+    binding.target = options.target;
+  }
+  return binding;
+}
+
+Result<ir::Graph> load_model(const std::string& model, const plan::Binding& binding, bool weights) {
+  return frontends::load_model(
+      model,
+      {.weights = weights, .dims = binding.dims, .loss = binding.loss, .target = binding.target});
+}
+
 void add_recipe_options(CLI::App& app, RecipeOptions& options) {
   app.add_option("--optimizer", options.optimizer, "sgd, adam or adamw, with :lr=...,...")
       ->capture_default_str();
@@ -182,7 +227,7 @@ Result<LoadedPlan> load_plan(const std::string& path, const LoadPlanOptions& opt
   SHARDPLAN_ASSIGN_OR_RETURN(const plan::Plan header, plan::parse_header(json, path));
   SHARDPLAN_ASSIGN_OR_RETURN(
       const ir::Graph forward,
-      frontends::load_model(find_model(header.model, path), {.weights = options.weights}));
+      load_model(find_model(header.model, path), header.binding, options.weights));
   LoadedPlan loaded;
   SHARDPLAN_ASSIGN_OR_RETURN(loaded.step, training::build_training_step(forward, header.recipe));
   SHARDPLAN_ASSIGN_OR_RETURN(loaded.plan, plan::from_json(json, loaded.step, path));

@@ -53,6 +53,21 @@ void print_json(const nlohmann::ordered_json& object);
 /// Seconds of a steady clock, for differences.
 [[nodiscard]] Seconds now();
 
+/// A model as the user names it, with what its file leaves open.
+struct ModelOptions {
+  std::string model{};
+  std::vector<std::string> dims{};  ///< "batch=64"
+  std::string loss{};
+  std::string target = "target";
+};
+void add_model_options(CLI::App& app, ModelOptions& options);
+/// Sizes of dimensions are at least 1, each name is given once.
+[[nodiscard]] Result<plan::Binding> read_binding(const ModelOptions& options);
+/// The model's forward graph.
+[[nodiscard]] Result<ir::Graph> load_model(const std::string& model,
+                                           const plan::Binding& binding,
+                                           bool weights);
+
 /// The options of a training recipe as the user writes them.
 struct RecipeOptions {
   std::string optimizer = "adamw";

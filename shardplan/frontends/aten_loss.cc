@@ -19,15 +19,7 @@ Reduction reduction_of(AtenCall& c) {
 }
 
 ValueId reduced(AtenCall& c, ValueId x) {
-  switch (reduction_of(c)) {
-    case Reduction::kMean:
-      return mean_all(c.builder(), x);
-    case Reduction::kSum:
-      return sum_all(c.builder(), x);
-    case Reduction::kNone:
-      break;
-  }
-  return x;
+  return frontends::reduced(c.builder(), x, reduction_of(c));
 }
 
 /// What `x` was reshaped from when that keeps its last dimension and only merged the others, so
@@ -45,20 +37,6 @@ ValueId unflattened(AtenCall& c, ValueId x) {
   return merges ? source : x;
 }
 
-/// logits [n, c, ...] -> [n, ..., c].
-ValueId classes_last(AtenCall& c, ValueId logits) {
-  const std::int64_t rank = c.builder().type(logits).rank();
-  if (!c.ok() || rank <= 2) {
-    return logits;
-  }
-  IntList permutation{0};
-  for (std::int64_t d = 2; d < rank; ++d) {
-    permutation.push_back(d);
-  }
-  permutation.push_back(1);
-  return c.permute(logits, permutation);
-}
-
 void finish_cross_entropy(AtenCall& c, ValueId logits, double smoothing) {
   if (c.given("weight")) {
     c.unsupported("with weights of classes is not supported");
@@ -69,7 +47,7 @@ void finish_cross_entropy(AtenCall& c, ValueId logits, double smoothing) {
     c.unsupported("with class probabilities as target is not supported, only with class indices");
     return;
   }
-  logits = unflattened(c, classes_last(c, logits));
+  logits = unflattened(c, classes_last(c.builder(), logits));
   Shape rows = c.builder().type(logits).shape;
   if (!c.ok() || rows.empty()) {
     c.invalid("its logits have no classes");
@@ -119,19 +97,14 @@ void map_l1(AtenCall& c) {
   c.result(reduced(c, c.builder().emit("abs", {difference})));
 }
 
-/// max(x, 0) - x t + log(1 + e^-|x|).
 void map_binary_cross_entropy(AtenCall& c) {
-  Builder& b = c.builder();
   if (c.given("weight") || c.given("pos_weight")) {
     c.unsupported("with weights is not supported");
     return;
   }
   const ValueId x = c.tensor("self");
-  const ValueId product = b.emit("mul", {x, c.tensor_as("target", c.result_type().dtype)});
-  const ValueId small = b.emit("exp", {b.emit("neg", {b.emit("abs", {x})})});
-  const ValueId tail = b.emit("log", {b.emit("add_scalar", {small}, {{"value", 1.0}})});
-  const ValueId linear = b.emit("sub", {b.emit("relu", {x}), product});
-  c.result(reduced(c, b.emit("add", {linear, tail})));
+  const ValueId target = c.tensor_as("target", c.result_type().dtype);
+  c.result(reduced(c, binary_cross_entropy_with_logits(c.builder(), x, target)));
 }
 
 }  // namespace

@@ -109,6 +109,69 @@ ValueId cross_entropy(Builder& b, ValueId logits, ValueId target, const CrossEnt
   return mean ? b.emit("div", {total, sum_all(b, kept)}) : total;
 }
 
+ValueId negative_log_likelihood(Builder& b,
+                                ValueId log_probabilities,
+                                ValueId target,
+                                const CrossEntropy& options,
+                                ValueId weight) {
+  if (!b.ok()) {
+    return {};
+  }
+  const TensorType type = b.type(log_probabilities);
+  const std::int64_t last = type.rank() - 1;
+  ir::Shape column = b.type(target).shape;
+  column.push_back(1);
+  const ValueId wide = reshape_to(b, cast_to(b, target, DType::kInt64), column);
+  const ValueId classes = index_along(b, {type.shape.back()}, 0);
+  const ValueId valid =
+      b.emit("ne_scalar", {wide}, {{"value", static_cast<double>(options.ignore_index)}});
+  const ValueId chosen = b.emit("logical_and", {b.emit("eq", {wide, classes}), valid});
+  const ValueId zero = scalar(b, 0.0, type.dtype);
+  const ValueId one = weight.valid() ? weight : scalar(b, 1.0, type.dtype);
+  const ValueId weighted =
+      weight.valid() ? b.emit("mul", {log_probabilities, weight}) : log_probabilities;
+  const Attributes along{{"dims", IntList{last}}, {"keepdim", false}};
+  const ValueId picked = b.emit("sum", {b.emit("where", {chosen, weighted, zero})}, along);
+  const ValueId loss = b.emit("neg", {picked});
+  if (options.reduction != Reduction::kMean) {
+    return reduced(b, loss, options.reduction);
+  }
+  return b.emit("div", {sum_all(b, loss), sum_all(b, b.emit("where", {chosen, one, zero}))});
+}
+
+ValueId classes_last(Builder& b, ValueId x) {
+  const std::int64_t rank = b.type(x).rank();
+  if (!b.ok() || rank <= 2) {
+    return x;
+  }
+  IntList permutation{0};
+  for (std::int64_t d = 2; d < rank; ++d) {
+    permutation.push_back(d);
+  }
+  permutation.push_back(1);
+  return permuted(b, x, permutation);
+}
+
+ValueId binary_cross_entropy_with_logits(Builder& b, ValueId x, ValueId target) {
+  const ValueId product = b.emit("mul", {x, target});
+  const ValueId small = b.emit("exp", {b.emit("neg", {b.emit("abs", {x})})});
+  const ValueId tail = b.emit("log", {b.emit("add_scalar", {small}, {{"value", 1.0}})});
+  const ValueId linear = b.emit("sub", {b.emit("relu", {x}), product});
+  return b.emit("add", {linear, tail});
+}
+
+ValueId reduced(Builder& b, ValueId x, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kMean:
+      return mean_all(b, x);
+    case Reduction::kSum:
+      return sum_all(b, x);
+    case Reduction::kNone:
+      break;
+  }
+  return x;
+}
+
 ValueId band_mask(Builder& b,
                   std::int64_t rows,
                   std::int64_t columns,

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "shardplan/frontends/builder.h"
 
@@ -21,8 +23,29 @@ ir::ValueId cross_entropy(Builder& b,
                           ir::ValueId logits,
                           ir::ValueId target,
                           const CrossEntropy& options);
+/// The same of log-probabilities f[..., v] that were computed in another way, with a weight f[v]
+/// for each class (or none). No label smoothing. Its gradient is that of a lookup.
+ir::ValueId negative_log_likelihood(Builder& b,
+                                    ir::ValueId log_probabilities,
+                                    ir::ValueId target,
+                                    const CrossEntropy& options,
+                                    ir::ValueId weight = {});
+/// [n, classes, ...] -> [n, ..., classes].
+ir::ValueId classes_last(Builder& b, ir::ValueId x);
+/// max(x, 0) - x t + log(1 + e^-|x|), for each element.
+ir::ValueId binary_cross_entropy_with_logits(Builder& b, ir::ValueId x, ir::ValueId target);
+ir::ValueId reduced(Builder& b, ir::ValueId x, Reduction reduction);
+
 /// log Σ exp over a dimension, which keeps size 1. Gradients flow through it.
 ir::ValueId log_sum_exp(Builder& b, ir::ValueId x, std::int64_t dim);
+
+/// An einsum of any number of operands, with "..." and dimensions of size 1 that broadcast, letters
+/// that repeat (diagonals) or occur once (sums), and without "->".
+ir::ValueId einsum(Builder& b,
+                   const std::string& equation,
+                   const std::vector<ir::ValueId>& operands);
+/// The matrix product of the last two dimensions, the others broadcast; vectors as numpy has them.
+ir::ValueId matmul(Builder& b, ir::ValueId x, ir::ValueId y);
 
 /// Sum, or mean, over all elements.
 ir::ValueId sum_all(Builder& b, ir::ValueId x);

@@ -35,7 +35,8 @@ Result<ir::Graph> read_text(const std::string& path) {
   SHARDPLAN_ASSIGN_OR_RETURN(const std::string text, read_file(path));
   if (const std::string foreign = other_kind(text); !path.ends_with(".sp") && !foreign.empty()) {
     return invalid_input(
-        fmt::format("{}; files of models are .pt2 (torch.export) or .sp (text form)", foreign),
+        fmt::format("{}; files of models are .pt2 (torch.export), .onnx or .sp (text form)",
+                    foreign),
         path);
   }
   Result<ir::Graph> graph = ir::parse(text);
@@ -51,7 +52,24 @@ Result<ir::Graph> read_text(const std::string& path) {
   return graph;
 }
 
+/// Options that only some kinds of models have.
+Status check_options(const std::string& model, const LoadOptions& options) {
+  if (!options.dims.empty()) {
+    return invalid_input(fmt::format("has no named dimensions, so '--dim {}=...' binds nothing",
+                                     options.dims.begin()->first),
+                         model);
+  }
+  if (!options.loss.empty() && options.loss != "none") {
+    return invalid_input("returns its loss itself; --loss is for ONNX models", model);
+  }
+  return {};
+}
+
 Result<ir::Graph> read_any(const std::string& name_or_path, const LoadOptions& options) {
+  if (name_or_path.ends_with(".onnx")) {
+    return read_onnx(name_or_path, options);
+  }
+  SHARDPLAN_RETURN_IF_ERROR(check_options(name_or_path, options));
   if (name_or_path.ends_with(".pt2")) {
     return read_pt2(name_or_path, options);
   }
@@ -63,11 +81,12 @@ Result<ir::Graph> read_any(const std::string& name_or_path, const LoadOptions& o
   if (!graph && graph.error().code == ErrorCode::kNotFound) {
     if (std::filesystem::is_directory(name_or_path, failure)) {
       return invalid_input(
-          "is a directory; files of models are .pt2 (torch.export) or .sp (text form)",
+          "is a directory; files of models are .pt2 (torch.export), .onnx or .sp (text form)",
           name_or_path);
     }
     Error error = std::move(graph).error();
-    error.notes.emplace_back("files of models end in .pt2 (torch.export) or .sp (text form)");
+    error.notes.emplace_back(
+        "files of models end in .pt2 (torch.export), .onnx or .sp (text form)");
     return error;
   }
   return graph;

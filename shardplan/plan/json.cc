@@ -51,6 +51,18 @@ ordered_json write_cluster(const cluster::Cluster& cluster) {
   return lines;
 }
 
+ordered_json write_binding(const Binding& binding) {
+  ordered_json out = ordered_json::object();
+  if (!binding.dims.empty()) {
+    out["dims"] = binding.dims;
+  }
+  if (!binding.loss.empty()) {
+    out["loss"] = binding.loss;
+    out["target"] = binding.target;
+  }
+  return out;
+}
+
 /// JSON has no infinities; null stands for "not known".
 ordered_json write_number(double number) {
   return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr);
@@ -359,12 +371,33 @@ Status read_format(const JsonValue& document) {
   return {};
 }
 
+Status read_binding(const JsonValue& document, Binding& binding) {
+  if (!document.has("model_binding")) {
+    return {};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue object, document.field("model_binding"));
+  SHARDPLAN_RETURN_IF_ERROR(object.only({"dims", "loss", "target"}));
+  if (object.has("dims")) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue dims, object.field("dims"));
+    SHARDPLAN_ASSIGN_OR_RETURN(const auto sizes, dims.fields());
+    for (const auto& [name, size] : sizes) {
+      SHARDPLAN_ASSIGN_OR_RETURN(binding.dims[name], size.integer(1, kMaxCount));
+    }
+  }
+  if (object.has("loss")) {
+    SHARDPLAN_RETURN_IF_ERROR(read_text(object, "loss", binding.loss));
+    SHARDPLAN_RETURN_IF_ERROR(read_text(object, "target", binding.target));
+  }
+  return {};
+}
+
 Result<Plan> read_header(const JsonValue& document, const std::string& where) {
   SHARDPLAN_RETURN_IF_ERROR(read_format(document));
   SHARDPLAN_RETURN_IF_ERROR(document.only({"format",
                                            "version",
                                            "planner",
                                            "model",
+                                           "model_binding",
                                            "graph_hash",
                                            "recipe",
                                            "mesh",
@@ -378,6 +411,7 @@ Result<Plan> read_header(const JsonValue& document, const std::string& where) {
     SHARDPLAN_RETURN_IF_ERROR(read_text(document, "planner", plan.planner));
   }
   SHARDPLAN_RETURN_IF_ERROR(read_text(document, "model", plan.model));
+  SHARDPLAN_RETURN_IF_ERROR(read_binding(document, plan.binding));
   SHARDPLAN_RETURN_IF_ERROR(read_text(document, "graph_hash", plan.graph_hash));
   SHARDPLAN_RETURN_IF_ERROR(read_recipe(document, plan.recipe));
   SHARDPLAN_RETURN_IF_ERROR(read_cluster(document, plan.cluster));
@@ -406,6 +440,9 @@ std::string to_json(const Plan& plan, const ir::Graph& step) {
   out["version"] = kVersion;
   out["planner"] = plan.planner;
   out["model"] = plan.model;
+  if (plan.binding != Binding{}) {
+    out["model_binding"] = write_binding(plan.binding);
+  }
   out["graph_hash"] = plan.graph_hash;
   out["recipe"] = write_recipe(plan.recipe);
   out["mesh"] = write_mesh(plan.mesh);

@@ -48,12 +48,21 @@ struct RecomputedBlock {
   bool operator==(const RecomputedBlock&) const = default;
 };
 
+/// What the user added to a model file that leaves it open: see frontends::LoadOptions.
+struct Binding {
+  std::map<std::string, std::int64_t> dims{};  ///< sizes of named dimensions
+  std::string loss{};                          ///< behind the model's output; empty: its own
+  std::string target{};                        ///< the input that the loss compares with
+  bool operator==(const Binding&) const = default;
+};
+
 /// Who computes which piece of which tensor: a strategy for every op of the training step, a layout
 /// for every value that lives across ops of a step (parameters, states, buffers, inputs), and what
 /// is recomputed. Holds ids into the step graph with hash `graph_hash`, no pointers.
 struct Plan {
   std::string planner{};
   std::string model{};       ///< path or zoo name, as the user wrote it
+  Binding binding{};         ///< of the model
   std::string graph_hash{};  ///< of the training step (ir::structural_hash)
   training::Recipe recipe{};
   cluster::Cluster cluster{};
