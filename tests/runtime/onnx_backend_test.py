@@ -1,0 +1,257 @@
+"""The cases of onnx.backend.test, evaluated forward on one device, against their shipped outputs.
+
+Counts by kind: equal, refused (one clear message of the reader), random (results that are drawn:
+only their types are compared), failed (a kernel's message on the case's data) and wrong. Wrong,
+failed and crashed must be zero. With --table the operators of the node cases are listed too;
+with --show NAME one case is run and told.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import numpy
+import onnx
+import onnx.numpy_helper
+
+EVAL = os.environ.get("ONNX_EVAL", "build/onnx_eval")
+DTYPES = {
+    "bool": "bool",
+    "u8": "uint8",
+    "i32": "int32",
+    "i64": "int64",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+}
+# Inputs that must be known when a model is read become initializers, as exporters write them.
+MUST_BE_KNOWN = re.compile(r"needs its operand '([^']*)'")
+OPEN = re.compile(r"leaves the dimensions? ")
+
+
+def is_random(name):
+    return "dropout" in name and "train" in name or "bernoulli" in name or "random" in name
+
+
+class Evaluator:
+    """A process of onnx_eval, started anew after a crash."""
+
+    def __init__(self):
+        self.process = None
+
+    def run(self, folder):
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [EVAL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        try:
+            self.process.stdin.write(f"{folder}\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self.process.wait()
+            return ["crashed", self.process.stderr.read()[-300:]]
+        return line.rstrip("\n").split("\t")
+
+
+def read_output(folder, index, text):
+    dtype, shape = re.fullmatch(r"(\w+)\[([\d,]*)\]", text).groups()
+    sizes = [int(size) for size in shape.split(",") if size]
+    raw = (folder / f"output_{index}.bin").read_bytes()
+    if dtype == "bf16":
+        wide = numpy.frombuffer(raw, dtype="uint16").astype("uint32") << 16
+        return wide.view("float32").reshape(sizes), "bfloat16"
+    return numpy.frombuffer(raw, dtype=DTYPES[dtype]).reshape(sizes), DTYPES[dtype]
+
+
+def as_array(value):
+    if isinstance(value, onnx.TensorProto):
+        value = onnx.numpy_helper.to_array(value)
+    return numpy.asarray(value)
+
+
+class Case:
+    def __init__(self, name, model, data, rtol=1e-3, atol=1e-7):
+        self.name, self.model, self.data = name, model, data
+        self.rtol, self.atol = rtol or 1e-3, atol or 1e-7
+
+    def run(self, evaluator):
+        """(state, message); the first data set that is not equal tells."""
+        for inputs, outputs in self.data:
+            state, message = self.run_set(evaluator, inputs, outputs)
+            if state != "equal":
+                return state, message
+        return "equal", ""
+
+    def run_set(self, evaluator, inputs, outputs):
+        if any(isinstance(value, (list, dict)) or value is None for value in [*inputs, *outputs]):
+            return "refused", "sequences, maps and optional values are not supported"
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        initializers = {tensor.name for tensor in model.graph.initializer}
+        names = [value.name for value in model.graph.input if value.name not in initializers]
+        values = dict(zip(names, (as_array(value) for value in inputs)))
+        while True:
+            state, *rest = self.evaluate(evaluator, model, values)
+            known = MUST_BE_KNOWN.search(rest[0]) if state == "refused" else None
+            if known is None or known.group(1) not in values:
+                break
+            self.make_known(model, known.group(1), values)
+        if state != "ok":
+            return state, rest[0] if rest else ""
+        return self.compare(rest, [as_array(value) for value in outputs])
+
+    @staticmethod
+    def make_known(model, name, values):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values.pop(name), name))
+
+    def evaluate(self, evaluator, model, values):
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = pathlib.Path(folder)
+            (self.folder / "model.onnx").write_bytes(model.SerializeToString())
+            (self.folder / "dims.txt").write_text(self.dims(model, values))
+            for index, value in enumerate(values.values()):
+                contiguous = numpy.ascontiguousarray(value)
+                (self.folder / f"input_{index}.bin").write_bytes(contiguous.tobytes())
+            state, *rest = evaluator.run(folder)
+            if state == "ok":
+                self.got = [read_output(self.folder, i, text) for i, text in enumerate(rest)]
+            return state, *rest
+
+    @staticmethod
+    def dims(model, values):
+        lines = {}
+        for info in model.graph.input:
+            if info.name not in values:
+                continue
+            for index, dim in enumerate(info.type.tensor_type.shape.dim):
+                if not dim.HasField("dim_value"):
+                    name = dim.dim_param or f"{info.name}.{index}"
+                    lines[name] = values[info.name].shape[index]
+        return "".join(f"{name} {size}\n" for name, size in lines.items())
+
+    def compare(self, types, outputs):
+        for index, want in enumerate(outputs):
+            got, dtype = self.got[index]
+            if got.shape != want.shape or dtype != str(want.dtype):
+                return "wrong", f"output {index} is {types[index]}, not {want.dtype}{want.shape}"
+            if is_random(self.name):
+                continue
+            wide = want.astype("float32") if dtype == "bfloat16" else want
+            if not numpy.allclose(got, wide, rtol=self.rtol, atol=self.atol, equal_nan=True):
+                worst = numpy.max(numpy.abs(got.astype("float64") - wide.astype("float64")))
+                return "wrong", f"output {index} differs by {worst:.3g}"
+        return ("random" if is_random(self.name) else "equal"), ""
+
+
+def node_cases():
+    from onnx.backend.test.case.node import collect_testcases
+
+    for case in collect_testcases(None):
+        yield Case(case.name, case.model, case.data_sets, case.rtol, case.atol)
+
+
+def read_proto(path, model_value):
+    if not model_value.type.HasField("tensor_type"):
+        return []
+    return onnx.load_tensor(path)
+
+
+def folder_cases(kind):
+    from onnx.backend.test.loader import load_model_tests
+
+    for case in load_model_tests(kind=kind):
+        folder = pathlib.Path(case.model_dir)
+        model = onnx.load(folder / "model.onnx")
+        data = []
+        for sets in sorted(folder.glob("test_data_set*")):
+            count = len(list(sets.glob("input_*.pb")))
+            results = len(list(sets.glob("output_*.pb")))
+            inputs = [read_proto(sets / f"input_{i}.pb", model.graph.input[i]) for i in range(count)]
+            outputs = [
+                read_proto(sets / f"output_{i}.pb", model.graph.output[i]) for i in range(results)
+            ]
+            data.append((inputs, outputs))
+        yield Case(case.name, model, data, case.rtol, case.atol)
+
+
+def light_cases():
+    folder = pathlib.Path(onnx.__file__).parent / "backend/test/data/light"
+    for path in sorted(folder.glob("*.onnx")):
+        model = onnx.load(path)
+        initializers = {tensor.name for tensor in model.graph.initializer}
+        inputs = []
+        for info in model.graph.input:
+            if info.name not in initializers:
+                shape = [dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim]
+                count = int(numpy.prod(shape))
+                inputs.append((numpy.arange(count).reshape(shape) / count).astype("float32"))
+        outputs = [onnx.load_tensor(str(path)[: -len(".onnx")] + "_output_0.pb")]
+        yield Case(path.stem, model, [(inputs, outputs)], 1e-3, 1e-5)
+
+
+KINDS = {
+    "node": node_cases,
+    "pytorch-operator": lambda: folder_cases("pytorch-operator"),
+    "pytorch-converted": lambda: folder_cases("pytorch-converted"),
+    "simple": lambda: folder_cases("simple"),
+    "light": light_cases,
+}
+STATES = ["equal", "random", "refused", "failed", "wrong", "crashed"]
+
+
+def operators_of(case):
+    return sorted({node.op_type for node in case.model.graph.node})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--show", help="part of the name of cases to run and tell")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--refusals", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    evaluator = Evaluator()
+    bad = []
+    table = collections.defaultdict(collections.Counter)
+    reasons = collections.Counter()
+    print(f"{'kind':20}{'cases':>8}" + "".join(f"{state:>9}" for state in STATES))
+    for kind in options.kind or KINDS:
+        counts = collections.Counter()
+        for case in KINDS[kind]():
+            if options.show and options.show not in case.name:
+                continue
+            state, message = case.run(evaluator)
+            counts[state] += 1
+            if len(case.model.graph.node) == 1:
+                table[case.model.graph.node[0].op_type][state] += 1
+            if state in ("failed", "wrong", "crashed"):
+                bad.append(f"{state}: {case.name} ({', '.join(operators_of(case))}): {message}")
+            if state == "refused":
+                reasons[re.sub(r"^/tmp/[^:]*: (node '[^']*' )?", "", message)] += 1
+            if options.show:
+                print(f"{case.name}: {state} {message}")
+        row = "".join(f"{counts[state]:>9}" for state in STATES)
+        print(f"{kind:20}{sum(counts.values()):>8}{row}", flush=True)
+    for line in bad:
+        print(line)
+    if options.refusals:
+        for reason, count in reasons.most_common():
+            print(f"{count:5} {reason}")
+    if options.table:
+        for op in sorted(table):
+            print(op, dict(table[op]))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
