@@ -65,11 +65,11 @@ std::shared_ptr<Training> start(
     std::uint64_t seed,
     const std::vector<std::pair<runtime::Ranks, c10::intrusive_ptr<c10d::ProcessGroup>>>&
         process_groups) {
+  const py::gil_scoped_release release;
   std::map<runtime::Ranks, std::shared_ptr<runtime::Group>> groups;
   for (const auto& [ranks, group] : process_groups) {
     groups[ranks] = runtime::wrap_process_group(group);
   }
-  const py::gil_scoped_release release;
   return value_or_raise(
       Training::create(std::move(planned), rank, seed, runtime::given_groups(std::move(groups))));
 }

@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "shardplan/runtime/shared_memory.h"
+
 namespace shardplan::runtime {
 namespace {
 
@@ -88,7 +90,7 @@ class GlooGroups final : public GroupSource {
                                                            static_cast<int>(ranks.size()));
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, {backend});
       group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-      return wrap_process_group(group);
+      return wrap_process_group(group, timeout_);
     } catch (const std::exception& error) {
       return Error{ErrorCode::kRuntime,
                    "the ranks of a group did not meet: " + std::string(error.what()),
@@ -122,8 +124,9 @@ class GivenGroups final : public GroupSource {
 
 }  // namespace
 
-std::shared_ptr<Group> wrap_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  return std::make_shared<ProcessGroupOf>(group);
+std::shared_ptr<Group> wrap_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                          Seconds timeout) {
+  return shared_memory_group(std::make_shared<ProcessGroupOf>(group), timeout);
 }
 
 std::unique_ptr<GroupSource> given_groups(std::map<Ranks, std::shared_ptr<Group>> groups) {

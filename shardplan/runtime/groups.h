@@ -49,10 +49,14 @@ class Group {
   virtual void barrier() = 0;
 };
 
+/// How long a group that torch.distributed made waits for a peer.
+inline constexpr Seconds kLongTimeout = 1800;
+
 /// A process group of c10d, whatever its backend. Its members must be in ascending
-/// order of rank, as torch.distributed.new_group makes them.
+/// order of rank, as torch.distributed.new_group makes them, and must all call. On one machine its
+/// messages go through shared memory (shared_memory.h).
 [[nodiscard]] std::shared_ptr<Group> wrap_process_group(
-    const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group, Seconds timeout = kLongTimeout);
 
 /// Where the groups of one rank come from.
 class GroupSource {
