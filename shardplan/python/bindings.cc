@@ -115,6 +115,34 @@ void bind_planned(py::module_& module) {
            [](const Planned& p) { return explanation_rows(value_or_raise(p.explain())); });
 }
 
+const char* kind_name(ir::ValueKind kind) {
+  switch (kind) {
+    case ir::ValueKind::kParameter:
+      return "parameter";
+    case ir::ValueKind::kBuffer:
+      return "buffer";
+    default:
+      return "state";
+  }
+}
+
+py::list piece_rows(const std::vector<Training::Piece>& pieces) {
+  py::list rows;
+  for (const Training::Piece& piece : pieces) {
+    py::dict row;
+    row["name"] = piece.name;
+    row["kind"] = kind_name(piece.kind);
+    row["aliases"] = piece.aliases;
+    row["copy_of"] = piece.copy_of;
+    row["shape"] = piece.shape;
+    row["module_shape"] = piece.module_shape;
+    row["offsets"] = piece.offsets;
+    row["part"] = piece.part;
+    rows.append(row);
+  }
+  return rows;
+}
+
 void bind_training(py::module_& module) {
   py::class_<Training, std::shared_ptr<Training>>(module, "Training")
       .def("step",
@@ -140,6 +168,10 @@ void bind_training(py::module_& module) {
              const py::gil_scoped_release release;
              training.load(name, full);
            })
+      .def("pieces", [](const Training& training) { return piece_rows(training.pieces()); })
+      .def("resume", &Training::resume)
+      .def_property_readonly("steps_done", &Training::steps_done)
+      .def_property_readonly("seed", &Training::seed)
       .def_property_readonly("peak_bytes", &Training::peak_bytes);
 }
 

@@ -1,7 +1,10 @@
 #include "shardplan/python/planned.h"
 
+#include <ATen/ops/empty.h>
+
 #include "shardplan/cost/cost_model.h"
 #include "shardplan/frontends/frontends.h"
+#include "shardplan/runtime/collectives.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::python {
@@ -143,6 +146,42 @@ void Training::load(const std::string& name, const at::Tensor& full) {
       executor_->set_resident(ir::ValueId(i), shaped);
     }
   }
+}
+
+std::vector<Training::Piece> Training::pieces() const {
+  const ir::Graph& graph = planned_->step();
+  std::vector<Piece> all;
+  for (std::size_t i = 0; i < graph.values().size(); ++i) {
+    const ir::Value& value = graph.values()[i];
+    if (value.kind != ir::ValueKind::kParameter && value.kind != ir::ValueKind::kBuffer &&
+        value.kind != ir::ValueKind::kState) {
+      continue;
+    }
+    const runtime::Executor::Part part = executor_->resident(ir::ValueId(i));
+    Piece piece{value.name, value.kind, value.aliases, {}, value.type.shape, {}, {}, part.tensor};
+    if (value.init_from.valid()) {
+      piece.copy_of = graph.value(value.init_from).name;
+    }
+    // A moment is named after its parameter, and has its shape.
+    const ir::ValueId owner = value.kind == ir::ValueKind::kState
+                                  ? graph.find_input(value.name.substr(0, value.name.rfind('.')))
+                                  : ir::ValueId(i);
+    piece.module_shape = owner.valid() && graph.type(owner).shape == value.type.shape &&
+                                 !graph.value(owner).module_shape.empty()
+                             ? graph.value(owner).module_shape
+                             : value.type.shape;
+    // A tensor without memory, cut as the content is: its offset tells where the part begins.
+    const at::Tensor whole = at::empty(value.type.shape, at::TensorOptions(at::kMeta));
+    std::int64_t rest =
+        runtime::shard_view(whole, part.spec, planned_->program().mesh, executor_->rank())
+            .storage_offset();
+    for (std::int64_t d = 0; d < whole.dim(); ++d) {
+      piece.offsets.push_back(rest / whole.stride(d));
+      rest %= whole.stride(d);
+    }
+    all.push_back(std::move(piece));
+  }
+  return all;
 }
 
 }  // namespace shardplan::python

@@ -85,6 +85,24 @@ class Training {
   [[nodiscard]] at::Tensor gather(const std::string& name) const;
   /// Overwrites a weight, and what starts as a copy of it, by this rank's parts of `full`.
   void load(const std::string& name, const at::Tensor& full);
+
+  /// What a checkpoint keeps of one parameter, buffer or state: this rank's part of it.
+  struct Piece {
+    std::string name{};
+    ir::ValueKind kind = ir::ValueKind::kParameter;
+    std::vector<std::string> aliases{};
+    std::string copy_of{};     ///< a state that holds this parameter in full precision
+    ir::Shape shape{};         ///< of the whole tensor in the step
+    ir::Shape module_shape{};  ///< of the whole tensor in the module (a contiguous reshape)
+    std::vector<std::int64_t> offsets{};  ///< where the part begins, in `shape`
+    at::Tensor part{};                    ///< the part itself: writing to it changes the step
+  };
+  /// In the order of the graph's values. Shares memory, copies nothing.
+  [[nodiscard]] std::vector<Piece> pieces() const;
+  /// Random numbers are a function of these two (and of names and places).
+  [[nodiscard]] std::int64_t steps_done() const { return executor_->steps_done(); }
+  [[nodiscard]] std::uint64_t seed() const { return executor_->seed(); }
+  void resume(std::int64_t steps_done, std::uint64_t seed) { executor_->resume(steps_done, seed); }
   [[nodiscard]] Bytes peak_bytes() const { return executor_->memory().peak(); }
 
  private:

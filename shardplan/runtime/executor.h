@@ -74,6 +74,12 @@ class Executor {
   [[nodiscard]] const Times& times() const { return times_; }
   void reset_times();
   [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
+  /// Goes on as after so many steps from this seed: all that random numbers depend on.
+  void resume(std::int64_t steps_done, std::uint64_t seed) {
+    steps_done_ = steps_done;
+    seed_ = seed;
+  }
   /// The group of all ranks; null when there is one rank.
   [[nodiscard]] Group* world() const { return world_.get(); }
   [[nodiscard]] std::int64_t rank() const { return rank_; }

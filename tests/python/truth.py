@@ -62,16 +62,16 @@ def _tokens():
     return {"input_ids": ids, "labels": labels}
 
 
-def gpt2():
+def gpt2(dropout=0.0):
     config = transformers.GPT2Config(
         vocab_size=VOCAB,
         n_positions=SEQ,
         n_embd=32,
         n_layer=2,
         n_head=4,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
         use_cache=False,
     )
     return transformers.GPT2LMHeadModel(config), _tokens, next_token
@@ -92,7 +92,11 @@ def llama():
     return transformers.LlamaForCausalLM(config), _tokens, next_token
 
 
-MODELS = {"mlp": mlp, "regression": regression, "gpt2": gpt2, "llama": llama}
+def gpt2_dropout():
+    return gpt2(dropout=0.1)
+
+
+MODELS = {"gpt2_dropout": gpt2_dropout, "mlp": mlp, "regression": regression, "gpt2": gpt2, "llama": llama}
 
 
 def make(name):

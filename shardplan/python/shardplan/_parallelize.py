@@ -1,5 +1,6 @@
 """From a module to a training step on many devices."""
 
+import itertools
 import json
 import os
 import tempfile
@@ -22,6 +23,8 @@ _DTYPES = {
     "f32": torch.float32,
     "f64": torch.float64,
 }
+
+_SEEDS = 2**64  # a seed is that many different ones, kept in an int64
 
 Batch = Union[Mapping[str, torch.Tensor], Sequence[torch.Tensor], torch.Tensor]
 Model = Union[torch.nn.Module, str, "os.PathLike[str]"]
@@ -110,10 +113,12 @@ class TrainingStep:
         training: _core.Training,
         module: torch.nn.Module,
         names: Sequence[str],
+        messages: Optional["dist.ProcessGroup"] = None,
     ):
         self._planned = planned
         self._training = training
         self._names = list(names)
+        self._messages = messages
         # Entries that the step does not hold, such as buffers that training never reads.
         self._module_state = {
             name: tensor.detach() for name, tensor in module.state_dict(keep_vars=True).items()
@@ -167,6 +172,64 @@ class TrainingStep:
                     f"{given[0]!r} has shape {list(tensor.shape)}, expected {list(shape)}"
                 )
             self._training.load(names[0], tensor.detach())
+
+    @property
+    def steps_done(self) -> int:
+        """Steps trained so far, those before a loaded checkpoint included."""
+        return self._training.steps_done
+
+    def save(self, directory: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes weights, optimizer state, step and random state as a checkpoint of
+        torch.distributed.checkpoint. All ranks must call, with a folder that all of them see; each
+        writes its own parts.
+
+        The folder appears when everything is on the disk, and a checkpoint that was there is replaced
+        then: a save that is killed leaves nothing under this name, or what was there before. Raises
+        RuntimeError on every rank when a rank cannot write.
+        """
+        from . import _checkpoint
+
+        entries = _checkpoint.entries_of(self._training.pieces(), saving=True)
+        held = {entry.name for entry in entries}
+        for name, tensor in self._module_state.items():
+            if "model." + name not in held:
+                entries.append(_checkpoint.Entry.whole("model." + name, tensor.cpu()))
+        for name, number in self._random_state().items():
+            entries.append(_checkpoint.Entry.whole(name, number))
+        _checkpoint.save(entries, os.fspath(directory), self._messages)
+
+    def load(self, directory: Union[str, "os.PathLike[str]"]) -> None:
+        """Goes on from a checkpoint that `save` wrote, under any plan and number of ranks. All ranks
+        must call. Raises FileNotFoundError or ValueError, with nothing changed, when there is no whole
+        checkpoint of this model and optimizer. Only load files that you trust: DCP's index is a pickle.
+        """
+        from . import _checkpoint
+
+        entries = _checkpoint.entries_of(self._training.pieces(), saving=False)
+        held = {entry.name for entry in entries}
+        others = {
+            name: tensor.detach().cpu().clone()
+            for name, tensor in self._module_state.items()
+            if "model." + name not in held
+        }
+        known = set(itertools.chain.from_iterable(names for names, _ in self._training.weights()))
+        others = {name: tensor for name, tensor in others.items() if name not in known}
+        entries += [_checkpoint.Entry.whole("model." + name, t) for name, t in others.items()]
+        random = self._random_state()
+        entries += [_checkpoint.Entry.whole(name, number) for name, number in random.items()]
+        _checkpoint.load(entries, os.fspath(directory), self._messages)
+        self._module_state.update(others)
+        self._training.resume(
+            int(random["training.steps"]), int(random["training.seed"]) % _SEEDS
+        )
+
+    def _random_state(self) -> dict[str, torch.Tensor]:
+        seed = self._training.seed
+        signed = seed - _SEEDS if seed >= _SEEDS // 2 else seed
+        return {
+            "training.steps": torch.tensor(self._training.steps_done),
+            "training.seed": torch.tensor(signed),
+        }
 
     def _checked(self, batch: Batch) -> dict[str, torch.Tensor]:
         expected = self._planned.inputs
@@ -268,13 +331,17 @@ def _join_ranks() -> tuple[int, int]:
 def _process_groups(planned: _core.Planned, rank: int) -> list:
     """Makes every group that the plan needs, on all ranks in the same order; returns this rank's."""
     groups = []
-    # The kernels run on CPU tensors; a default backend for GPUs only cannot move those.
-    backend = None if "gloo" in str(dist.get_backend_config()) else "gloo"
+    backend = _backend_for_cpu()
     for ranks in planned.needed_groups():
         group = dist.new_group(ranks, backend=backend)
         if rank in ranks:
             groups.append((ranks, group))
     return groups
+
+
+def _backend_for_cpu() -> Optional[str]:
+    """The kernels run on CPU tensors; a default backend for GPUs only cannot move those."""
+    return None if "gloo" in str(dist.get_backend_config()) else "gloo"
 
 
 def _broadcast(text: str) -> str:
@@ -345,7 +412,10 @@ def parallelize(
             )
     groups = _process_groups(planned, rank) if world_size > 1 else []
     names = named_inputs(model, example_inputs, whole=loss is not None)
-    step = TrainingStep(planned, _core.start(planned, rank, seed, groups), model, list(names))
+    own = world_size > 1 and _backend_for_cpu() is not None
+    messages = dist.new_group(backend="gloo") if own else None
+    training = _core.start(planned, rank, seed, groups)
+    step = TrainingStep(planned, training, model, list(names), messages)
     if world_size > 1:
         _start_from_rank_zero(step, model)
     return step
