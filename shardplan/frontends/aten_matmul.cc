@@ -116,6 +116,20 @@ void map_einsum(AtenCall& c) {
   c.result(einsum(c, operands[0], operands[1], equation));
 }
 
+/// Rows sorted by expert, matrices [experts, k, m], and where the rows of each expert end.
+void map_grouped_mm(AtenCall& c) {
+  const bool aten = c.node().target.starts_with("aten.");
+  const std::string_view rows = aten ? "self" : "input";
+  const std::string_view matrices = aten ? "mat2" : "weight";
+  if (!c.given("offs") || c.given("bias") || c.type_of(rows).rank() != 2 ||
+      c.type_of(matrices).rank() != 3) {
+    c.unsupported("is supported on rows [n, k] with matrices [e, k, m] only");
+    return;
+  }
+  c.result(
+      c.builder().emit("grouped_matmul", {c.tensor(rows), c.tensor(matrices), c.tensor("offs")}));
+}
+
 }  // namespace
 
 std::vector<AtenOp> aten_matmul() {
@@ -125,7 +139,9 @@ std::vector<AtenOp> aten_matmul() {
           {"aten.mm.default", map_mm, "mm"},
           {"aten.bmm.default", map_mm, "bmm"},
           {"aten.matmul.default", map_matmul},
-          {"aten.einsum.default", map_einsum}};
+          {"aten.einsum.default", map_einsum},
+          {"aten._grouped_mm.default", map_grouped_mm},
+          {"transformers.grouped_mm_fallback.default", map_grouped_mm}};
 }
 
 }  // namespace shardplan::frontends

@@ -21,6 +21,7 @@ std::vector<OpDef> joined_families() {
                             convolution_ops,
                             loss_ops,
                             random_ops,
+                            grouped_ops,
                             call_ops,
                             optimizer_ops}) {
     std::vector<OpDef> rows = family();

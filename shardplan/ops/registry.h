@@ -22,6 +22,7 @@ namespace shardplan::ops {
 [[nodiscard]] std::vector<OpDef> loss_ops();           // loss.cc
 [[nodiscard]] std::vector<OpDef> random_ops();         // random.cc: dropout
 [[nodiscard]] std::vector<OpDef> optimizer_ops();      // optimizer.cc
+[[nodiscard]] std::vector<OpDef> grouped_ops();        // grouped.cc: products of runs of rows
 [[nodiscard]] std::vector<OpDef> call_ops();           // call.cc: operators called by name
 
 }  // namespace shardplan::ops

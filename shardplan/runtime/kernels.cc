@@ -26,6 +26,7 @@ std::vector<KernelEntry> all_kernels() {
                       &indexing_kernels,
                       &convolution_kernels,
                       &update_kernels,
+                      &grouped_kernels,
                       &call_kernels}) {
     const std::vector<KernelEntry> entries = table();
     all.insert(all.end(), entries.begin(), entries.end());

@@ -300,6 +300,14 @@ inline void add_updates(std::vector<Sample>& out) {
   }
 }
 
+inline void add_grouped(std::vector<Sample>& out) {
+  const ir::TensorType rows = f32({6, 4});
+  const ir::TensorType ends = i64({2});
+  out.push_back({"grouped_matmul", {rows, f32({2, 4, 8}), ends}});
+  out.push_back({"grouped_matmul", {rows, f32({2, 8, 4}), ends}, {{"transposed", true}}});
+  out.push_back({"grouped_outer", {rows, f32({6, 8}), ends}});
+}
+
 inline void add_calls(std::vector<Sample>& out) {
   const Types x{f32({4, 6})};
   const auto call = [](const char* target, const char* arguments, const char* results) {
@@ -330,6 +338,7 @@ inline std::vector<Sample> samples() {
                          add_indexing,
                          add_convolutions,
                          add_batch_norms,
+                         add_grouped,
                          add_calls,
                          add_updates}) {
     add(out);
