@@ -24,9 +24,10 @@ struct Difference {
 
 /// Compares a distributed run with the same step graph run by rank 0 alone, from the same seed: the
 /// loss, every gradient and every updated parameter after every step. In fp64 the two runs are
-/// independent of each other. In narrower precisions the reference takes over the run's gradients
-/// once they have been compared: Adam divides a gradient by its own size, so the rounding of a
-/// gradient that is almost zero would come back as a difference as large as the learning rate.
+/// independent of each other, but for gradients that are rounding noise (below). In narrower
+/// precisions the reference takes over all of the run's gradients once they have been compared:
+/// Adam divides a gradient by its own size, so the rounding of a gradient that is almost zero would
+/// come back as a difference as large as the learning rate.
 /// Only rank 0 holds the
 /// reference; every other rank sends the parts that differ bit by bit from those that a rank before
 /// it holds of the same place. Tensors whose largest magnitude is below 1e-6 of the largest of all
