@@ -123,11 +123,34 @@ struct Operands {
   ValueId v;
 };
 
+/// Whether a trainable parameter has a part in the value.
+bool is_learnt(const ir::Graph& graph, ValueId value) {
+  std::vector<ValueId> open{value};
+  std::vector<bool> seen(graph.values().size(), false);
+  while (!open.empty()) {
+    const ValueId at = open.back();
+    open.pop_back();
+    if (seen[at.index()] || !ir::is_floating(graph.type(at).dtype)) {
+      continue;
+    }
+    seen[at.index()] = true;
+    if (graph.value(at).trainable) {
+      return true;
+    }
+    if (graph.value(at).producer.valid()) {
+      const std::vector<ValueId>& inputs = graph.op(graph.value(at).producer).inputs;
+      open.insert(open.end(), inputs.begin(), inputs.end());
+    }
+  }
+  return false;
+}
+
 ValueId attend(AtenCall& c, const Operands& in, bool causal, ValueId mask) {
   const Shape q = c.builder().type(in.q).shape;
   const double scale = c.real("scale", 1.0 / std::sqrt(static_cast<double>(q.back())));
   const double p = c.real("dropout_p", 0.0);
-  if (p > 0) {
+  // The fused op has no gradient of its mask: a bias that is learnt is added to the scores.
+  if (p > 0 || (mask.valid() && is_learnt(c.builder().graph(), mask))) {
     const ValueId k = repeat_heads(c, in.k, q[1]);
     const ValueId v = repeat_heads(c, in.v, q[1]);
     return dropout_attention(c.builder(),

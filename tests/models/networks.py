@@ -391,3 +391,239 @@ NETWORKS = {
     "resnet50": lambda: (
         ResNet50(), {"image": torch.randn(B, 3, 224, 224), "target": torch.randint(1000, (B,))}, None),
 }
+
+
+def causal(config_class, model_class, **options):
+    """A causal language model of transformers by the names that most configurations share."""
+
+    def config():
+        return config_class(**{
+            "vocab_size": V, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "max_position_embeddings": S, "pad_token_id": 0, "bos_token_id": 1,
+            "eos_token_id": 2, **options})
+
+    return language_model((config, model_class))
+
+
+def classifier_of(config_class, model_class, **options):
+    def config():
+        return config_class(**{
+            "vocab_size": V, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "max_position_embeddings": S + 4, "pad_token_id": 0, **options})
+
+    return transformer(model_class, config, ids_with(labels=classes(2)))
+
+
+class WaveNet(nn.Module):
+    def __init__(self, channels=8):
+        super().__init__()
+        self.first = nn.Conv1d(1, channels, 1)
+        self.gates = nn.ModuleList(
+            nn.Conv1d(channels, 2 * channels, 2, dilation=2**i) for i in range(3))
+        self.outs = nn.ModuleList(nn.Conv1d(channels, channels, 1) for _ in range(3))
+        self.head = nn.Conv1d(channels, 16, 1)
+
+    def forward(self, x, target):
+        h = self.first(x)
+        skip = 0
+        for i, (gate, out) in enumerate(zip(self.gates, self.outs)):
+            a, b = gate(F.pad(h, (2**i, 0))).chunk(2, 1)
+            y = out(a.tanh() * b.sigmoid())
+            skip = skip + y
+            h = h + y
+        return F.cross_entropy(self.head(skip.relu()), target)
+
+
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Linear(16, 16)
+        self.decode = nn.Linear(8, 16)
+
+    def forward(self, x, noise):
+        mean, log_variance = self.encode(x).chunk(2, -1)
+        z = mean + noise * (0.5 * log_variance).exp()
+        recon = F.binary_cross_entropy_with_logits(self.decode(z), x.sigmoid())
+        return recon - 0.5 * (1 + log_variance - mean**2 - log_variance.exp()).mean()
+
+
+class PointNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.points = nn.Sequential(nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 32, 1))
+        self.head = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 5))
+
+    def forward(self, x, target):
+        return F.nll_loss(F.log_softmax(self.head(self.points(x).amax(-1)), -1), target)
+
+
+class DiffusionBlock(nn.Module):
+    """A residual block with a time embedding and self-attention over the image."""
+
+    def __init__(self, channels=8):
+        super().__init__()
+        self.time = nn.Linear(16, channels)
+        self.norm1, self.norm2 = nn.GroupNorm(4, channels), nn.GroupNorm(4, channels)
+        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+        self.first, self.last = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, 3, 3, padding=1)
+
+    def forward(self, image, step, noise):
+        frequencies = torch.exp(torch.arange(8, dtype=image.dtype) * -0.5)
+        angles = step.to(image.dtype).unsqueeze(1) * frequencies
+        embedding = torch.cat([angles.sin(), angles.cos()], -1)
+        h = self.first(image)
+        r = self.conv1(F.silu(self.norm1(h))) + self.time(embedding)[:, :, None, None]
+        h = h + self.conv2(F.silu(self.norm2(r)))
+        b, c, height, width = h.shape
+        q, k, v = self.qkv(h).reshape(b, 3, c, height * width).unbind(1)
+        weights = torch.einsum("bci,bcj->bij", q, k).div(c**0.5).softmax(-1)
+        h = h + torch.einsum("bij,bcj->bci", weights, v).reshape(b, c, height, width)
+        h = F.interpolate(F.interpolate(h, scale_factor=0.5, mode="bilinear"), size=(height, width))
+        return F.mse_loss(self.last(h), noise)
+
+
+class KalmanLike(nn.Module):
+    """A recurrence that is unrolled by tracing, with small linear solves."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(0.3 * torch.randn(4, 4))
+        self.c = nn.Parameter(torch.randn(2, 4))
+
+    def forward(self, y):
+        x = torch.zeros(y.shape[0], 4, dtype=y.dtype)
+        eye = torch.eye(2, dtype=y.dtype)
+        loss = 0
+        for t in range(y.shape[1]):
+            x = x @ self.a.T
+            s = self.c @ self.c.T + eye
+            gain = torch.linalg.solve(s, self.c).T
+            error = y[:, t] - x @ self.c.T
+            x = x + error @ gain.T
+            loss = loss + (error**2).mean()
+        return loss
+
+
+class Contrastive(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
+
+    def forward(self, a, b):
+        z = F.normalize(torch.cat([self.body(a), self.body(b)]), dim=1)
+        scores = z @ z.T / 0.1
+        scores = scores.masked_fill(torch.eye(z.shape[0], dtype=torch.bool), float("-inf"))
+        n = a.shape[0]
+        target = torch.cat([torch.arange(n, 2 * n), torch.arange(n)])
+        return F.cross_entropy(scores, target)
+
+
+class FrozenBase(nn.Module):
+    """Low-rank adapters on a frozen layer, and parameters that nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(16, 16)
+        self.base.requires_grad_(False)
+        self.down, self.up = nn.Linear(16, 4, bias=False), nn.Linear(4, 16, bias=False)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.base(x)
+        return ((h + self.scale * self.up(self.down(x))) ** 2).mean()
+
+
+class StopGradient(nn.Module):
+    """BYOL's pattern: a target that gets no gradient, by detach and by no_grad."""
+
+    def __init__(self):
+        super().__init__()
+        self.online, self.target, self.predict = nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(8, 8)
+
+    def forward(self, a, b):
+        with torch.no_grad():
+            goal = self.target(b)
+        return 2 - 2 * F.cosine_similarity(self.predict(self.online(a)), goal - self.online(b).detach()).mean()
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(V, 32, padding_idx=0)
+        self.body = nn.Transformer(32, 4, 1, 1, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(32, V)
+
+    def forward(self, source, ids, target):
+        mask = nn.Transformer.generate_square_subsequent_mask(S, dtype=self.head.weight.dtype)
+        hidden = self.body(self.table(source), self.table(ids), tgt_mask=mask,
+                           src_key_padding_mask=source == 0, tgt_is_causal=False)
+        return F.cross_entropy(self.head(hidden).transpose(1, 2), target, ignore_index=0, label_smoothing=0.1)
+
+
+MORE = {
+    "wavenet": plain(WaveNet, x=randn(B, 1, 24), target=classes(16, B, 24)),
+    "vae": plain(VAE, x=randn(8, 16), noise=randn(8, 8)),
+    "pointnet": plain(PointNet, x=randn(6, 3, 20), target=classes(5, 6)),
+    "diffusion": plain(DiffusionBlock, image=randn(B, 3, 8, 8), step=classes(100, B), noise=randn(B, 3, 8, 8)),
+    "kalman": plain(KalmanLike, y=randn(6, 5, 2)),
+    "contrastive": plain(Contrastive, a=randn(6, 16), b=randn(6, 16)),
+    "frozen_base": plain(FrozenBase, x=randn(8, 16)),
+    "stop_gradient": plain(StopGradient, a=randn(8, 16), b=randn(8, 16)),
+    "decoder": plain(Decoder, source=lambda: tokens(B, S, low=0), ids=lambda: tokens(B, S, low=0),
+                     target=lambda: tokens(B, S, low=0)),
+    "bloom": language_model((lambda: T.BloomConfig(vocab_size=V, hidden_size=32, n_layer=2, n_head=4), T.BloomForCausalLM)),
+    "gpt_neox": causal(T.GPTNeoXConfig, T.GPTNeoXForCausalLM),
+    "gptj": language_model((lambda: T.GPTJConfig(vocab_size=V, n_positions=S, n_embd=32, n_layer=2, n_head=4, rotary_dim=4), T.GPTJForCausalLM)),
+    "falcon": causal(T.FalconConfig, T.FalconForCausalLM),
+    "phi": causal(T.PhiConfig, T.PhiForCausalLM),
+    "qwen2": causal(T.Qwen2Config, T.Qwen2ForCausalLM, num_key_value_heads=2),
+    "qwen3": causal(T.Qwen3Config, T.Qwen3ForCausalLM, num_key_value_heads=2, head_dim=8),
+    "mistral": causal(T.MistralConfig, T.MistralForCausalLM, num_key_value_heads=2, sliding_window=8),
+    "gemma2": causal(T.Gemma2Config, T.Gemma2ForCausalLM, num_key_value_heads=2, head_dim=8),
+    "mamba": language_model((lambda: T.MambaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=2, state_size=4), T.MambaForCausalLM)),
+    "electra": classifier_of(T.ElectraConfig, T.ElectraForSequenceClassification, embedding_size=16),
+    "albert": classifier_of(T.AlbertConfig, T.AlbertForSequenceClassification, embedding_size=16),
+    "roberta": classifier_of(T.RobertaConfig, T.RobertaForSequenceClassification),
+    "funnel": transformer(T.FunnelForSequenceClassification, lambda: T.FunnelConfig(
+        vocab_size=V, d_model=32, n_head=4, d_head=8, d_inner=64, block_sizes=[1, 1]), ids_with(labels=classes(2))),
+    "bart": lambda: (SequenceToSequence(T.BartForConditionalGeneration(T.BartConfig(
+        vocab_size=V, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
+        encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=S, pad_token_id=1,
+        bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=2))),
+        {"input_ids": tokens(B, S), "labels": tokens(B, S)}, None),
+    "pegasus": lambda: (SequenceToSequence(T.PegasusForConditionalGeneration(T.PegasusConfig(
+        vocab_size=V, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
+        encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=S))),
+        {"input_ids": tokens(B, S), "labels": tokens(B, S)}, None),
+    "swin": transformer(T.SwinForImageClassification, lambda: T.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4, num_labels=5),
+        image(labels=classes(5))),
+    "segformer": transformer(T.SegformerForSemanticSegmentation, lambda: T.SegformerConfig(
+        hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, num_attention_heads=[1, 2], sr_ratios=[2, 1],
+        patch_sizes=[7, 3], strides=[4, 2], mlp_ratios=[2, 2], decoder_hidden_size=16, num_labels=4),
+        image(labels=classes(4, B, 32, 32))),
+    "efficientnet": transformer(T.EfficientNetForImageClassification, lambda: T.EfficientNetConfig(
+        image_size=32, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320, num_labels=5), image(labels=classes(5))),
+    "regnet": transformer(T.RegNetForImageClassification, lambda: T.RegNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=8, num_labels=5), image(labels=classes(5))),
+    "poolformer": transformer(T.PoolFormerForImageClassification, lambda: T.PoolFormerConfig(
+        hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], num_labels=5), image(labels=classes(5))),
+    "hubert": transformer(T.HubertForSequenceClassification, lambda: T.HubertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, conv_dim=(16, 16),
+        conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2, num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=4, classifier_proj_size=16, num_labels=3, layerdrop=0.0, apply_spec_augment=False),
+        lambda: {"input_values": torch.randn(B, 400), "labels": torch.randint(3, (B,))}),
+    "whisper": transformer(T.WhisperForConditionalGeneration, lambda: T.WhisperConfig(
+        vocab_size=V, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
+        encoder_attention_heads=4, decoder_attention_heads=4, num_mel_bins=8, max_source_positions=16,
+        max_target_positions=S, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3),
+        lambda: {"input_features": torch.randn(B, 8, 32), "labels": tokens(B, S)}),
+    "patchtst": transformer(T.PatchTSTForPrediction, lambda: T.PatchTSTConfig(
+        num_input_channels=2, context_length=16, prediction_length=4, patch_length=4, patch_stride=4, d_model=16,
+        num_attention_heads=2, num_hidden_layers=1, ffn_dim=32),
+        lambda: {"past_values": torch.randn(B, 16, 2), "future_values": torch.randn(B, 4, 2)}),
+}
+NETWORKS.update(MORE)

@@ -21,6 +21,7 @@ import shardplan  # noqa: E402
 
 ALL = {**TINY, **NETWORKS}
 RANDOM = {"dropout", "gumbel", "noise"}
+SINGLE = {"mixtral"}  # PyTorch has no grouped product in fp64
 STEPS = 2
 
 
@@ -54,8 +55,9 @@ def torch_loss(model, batch, loss):
 def check(name):
     torch.manual_seed(0)
     model, batch, loss = ALL[name]()
-    model = without_dropout(model).double()
-    batch = double(batch)
+    model = without_dropout(model)
+    if name not in SINGLE:
+        model, batch = model.double(), double(batch)
     truth = copy.deepcopy(model)
     step = shardplan.parallelize(model, batch, optimizer=shardplan.SGD(lr=0.05), loss=loss)
     optimizer = torch.optim.SGD(truth.parameters(), lr=0.05)
@@ -69,9 +71,10 @@ def check(name):
         if not abs(got - want.item()) <= 1e-6 * max(1, abs(want.item())):
             return f"loss {got} of step {number}, PyTorch {want.item()}"
     state = step.state_dict()
+    bound = 1e-4 if name in SINGLE else 1e-6
     for key, expected in truth.state_dict().items():
         worst = (state[key].double() - expected.double()).abs().max().item()
-        if not worst <= 1e-6 * max(1, expected.double().abs().max().item()):
+        if not worst <= bound * max(1, expected.double().abs().max().item()):
             return f"{key} differs by {worst:.3g}"
     return ""
 

@@ -146,7 +146,26 @@ def _trace(
             model.forward = forward  # type: ignore[method-assign]
         else:
             del model.forward
+    _detach_without_grad(program)
     return program.run_decompositions({})
+
+
+def _detach_without_grad(program: torch.export.ExportedProgram) -> None:
+    """Marks what a region under ``torch.no_grad()`` returns: the functional form forgets such regions, and
+    gradients would flow where the model cuts them."""
+    graph = program.graph_module.graph
+    for region in list(graph.nodes):
+        if region.target is not torch.ops.higher_order.wrap_with_set_grad_enabled or region.args[0]:
+            continue
+        for result in list(region.users):
+            value = result.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                continue
+            with graph.inserting_after(result):
+                detached = graph.call_function(torch.ops.aten.detach.default, (result,))
+            detached.meta.update(result.meta)
+            result.replace_all_uses_with(detached, delete_user_cb=lambda user, own=detached: user is not own)
+    program.graph_module.recompile()
 
 
 def _like(batch: Batch, named: dict[str, Any]) -> Any:
