@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shardplan/cli/command.h"
+#include "shardplan/cli/planning.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/planners/planner.h"
 #include "shardplan/support/text.h"
@@ -20,6 +21,7 @@ struct Options {
 };
 
 nlohmann::ordered_json to_object(const plan::Plan& plan,
+                                 const ir::Graph& step,
                                  const std::vector<LayerExplanation>& layers) {
   nlohmann::ordered_json object;
   object["planner"] = plan.planner;
@@ -38,6 +40,11 @@ nlohmann::ordered_json to_object(const plan::Plan& plan,
     row["next_best"] = layer.next_best;
     row["next_best_loss_seconds"] = layer.next_best_loss;
     object["layers"].push_back(std::move(row));
+  }
+  object["whole_calls"] = nlohmann::ordered_json::array();
+  for (const planners::WholeCall& call : planners::whole_calls(plan, step)) {
+    object["whole_calls"].push_back(
+        {{"target", call.target}, {"count", call.count}, {"seconds", call.seconds}});
   }
   return object;
 }
@@ -130,10 +137,11 @@ Result<int> explain(const Options& options, const Session& session) {
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<LayerExplanation> layers,
                              planners::explain(loaded.plan, loaded.step));
   if (session.json) {
-    print_json(to_object(loaded.plan, layers));
+    print_json(to_object(loaded.plan, loaded.step, layers));
   } else {
     clear_progress();
     print_layers(loaded.plan, layers, options.all);
+    print_whole_calls(planners::whole_calls(loaded.plan, loaded.step));
   }
   return 0;
 }

@@ -77,6 +77,7 @@ void print_summary(const planners::PlanResult& result,
                                                      : plan.cluster.device.memory),
              memory_text(result.simulation.at_peak));
   fmt::print("recompute {}\n", recompute_text(plan));
+  print_whole_calls(planners::whole_calls(plan, planning.step));
   if (output.empty()) {
     fmt::print("wrote     nothing; give -o plan.json to keep the plan\n");
   } else {

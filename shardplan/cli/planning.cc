@@ -255,6 +255,18 @@ std::string memory_text(const sim::MemoryBreakdown& memory) {
   return fmt::format("{}", fmt::join(parts, " · "));
 }
 
+void print_whole_calls(const std::vector<planners::WholeCall>& calls) {
+  std::string_view label = "whole     ";
+  for (const planners::WholeCall& call : calls) {
+    fmt::print("{}{} ({}×): {} of each step on every device, it is not known how to cut it\n",
+               label,
+               call.target,
+               call.count,
+               human_seconds(call.seconds));
+    label = "          ";
+  }
+}
+
 std::string recompute_text(const plan::Plan& plan) {
   if (plan.recompute.empty()) {
     return "nothing";

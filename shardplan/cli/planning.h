@@ -72,6 +72,9 @@ struct Planning {
 [[nodiscard]] std::string memory_text(const sim::MemoryBreakdown& memory);
 /// "nothing", "3 blocks whole, 2 selective".
 [[nodiscard]] std::string recompute_text(const plan::Plan& plan);
+/// Says which operators every device runs on whole tensors, and what that costs; nothing when there
+/// are none.
+void print_whole_calls(const std::vector<planners::WholeCall>& calls);
 /// "8 devices · NVLink 300 GB/s a direction".
 [[nodiscard]] std::string cluster_text(const cluster::Cluster& cluster);
 /// "124 M parameters · 412 ops a step · input_ids i64[4,128]".

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "shardplan/cli/command.h"
@@ -17,7 +18,20 @@ struct Options {
   RecipeOptions recipe{};
 };
 
-nlohmann::ordered_json to_object(const sim::Profile& profile, Seconds seconds) {
+/// Operators that run by their PyTorch names, with the number of calls.
+std::map<std::string, int> called_operators(const ir::Graph& step) {
+  std::map<std::string, int> calls;
+  for (const ir::Op& op : step.ops()) {
+    if (op.name == "call") {
+      ++calls[op.attributes.string("target")];
+    }
+  }
+  return calls;
+}
+
+nlohmann::ordered_json to_object(const sim::Profile& profile,
+                                 const ir::Graph& step,
+                                 Seconds seconds) {
   nlohmann::ordered_json object;
   object["parameters"] = profile.parameters;
   object["parameter_bytes"] = profile.parameter_bytes;
@@ -29,6 +43,7 @@ nlohmann::ordered_json to_object(const sim::Profile& profile, Seconds seconds) {
   object["peak_bytes"] = profile.peak_bytes;
   object["memory_at_peak"] = memory_json(profile.at_peak);
   object["seconds"] = seconds;
+  object["called_operators"] = called_operators(step);
   object["layers"] = nlohmann::ordered_json::array();
   for (const sim::LayerProfile& layer : profile.layers) {
     nlohmann::ordered_json row;
@@ -40,6 +55,16 @@ nlohmann::ordered_json to_object(const sim::Profile& profile, Seconds seconds) {
     object["layers"].push_back(std::move(row));
   }
   return object;
+}
+
+void print_called(const ir::Graph& step) {
+  std::string text;
+  for (const auto& [target, count] : called_operators(step)) {
+    text += fmt::format("{}{} {}×", text.empty() ? "" : ", ", target, count);
+  }
+  if (!text.empty()) {
+    fmt::print("called    by their PyTorch names: {}\n\n", text);
+  }
 }
 
 void print_table(const sim::Profile& profile,
@@ -57,6 +82,7 @@ void print_table(const sim::Profile& profile,
   fmt::print("saved     {} of activations, from the forward to the backward pass\n",
              human_bytes(profile.saved_activation_bytes));
   fmt::print("peak      {}  {}\n\n", human_bytes(profile.peak_bytes), memory_text(profile.at_peak));
+  print_called(step);
   TextTable table({"block", "parameters", "forward", "backward", "saved"});
   for (const sim::LayerProfile& layer : profile.layers) {
     table.add({layer.layer.empty() ? "(outside blocks)" : layer.layer,
@@ -83,7 +109,7 @@ Result<int> profile_model(const Options& options, const Session& session) {
   const sim::Profile profile = sim::profile(step);
   const Seconds seconds = now() - start;
   if (session.json) {
-    print_json(to_object(profile, seconds));
+    print_json(to_object(profile, step, seconds));
   } else {
     print_table(profile, step, options.model.model, seconds);
   }

@@ -75,4 +75,14 @@ struct LayerExplanation {
 [[nodiscard]] Result<std::vector<LayerExplanation>> explain(const plan::Plan& plan,
                                                             const ir::Graph& step);
 
+/// An operator of PyTorch without a definition here that the plan leaves whole: every device does
+/// all of its calls.
+struct WholeCall {
+  std::string target{};  ///< "aten.linalg_qr.default"
+  std::int64_t count = 0;
+  Seconds seconds = 0;  ///< of all its calls in a step, gradients included, on each device
+};
+/// Those of a plan, the longest first; none on one device.
+[[nodiscard]] std::vector<WholeCall> whole_calls(const plan::Plan& plan, const ir::Graph& step);
+
 }  // namespace shardplan::planners

@@ -7,6 +7,7 @@
 #include "shardplan/solvers/class_elimination.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <limits>
@@ -141,11 +142,15 @@ class ClassEliminationRun {
       if (seen_[index].done || entry.turn != seen_[index].turn) {
         continue;
       }
-      if (!seen_[index].key->joined && seen_[index].key->sums > options_.split_work &&
+      const bool splits = std::isfinite(options_.split_work);
+      const bool is_new = !seen_[index].key->joined;
+      const bool large = is_new && seen_[index].key->entries > room();
+      if (splits && is_new && (large || seen_[index].key->sums > options_.split_work) &&
           split(entry.variable)) {
         continue;
       }
-      if (seen_[index].key->sums > options_.max_work) {
+      // A variable with one neighbourhood is no larger once it is joined.
+      if (seen_[index].key->sums > options_.max_work || (large && !splits)) {
         return solution;
       }
       seen_[index].done = true;
@@ -364,9 +369,16 @@ class ClassEliminationRun {
     return best;
   }
 
+  /// Entries that one more table may have.
+  [[nodiscard]] double room() const {
+    constexpr double kPart = 0.25;
+    return kPart * (options_.max_entries - made_entries_);
+  }
+
   /// What meets at a variable: equal for the variables of equal layers.
   struct Situation {
     double sums = -1;          ///< estimated for the join
+    double entries = 0;        ///< of its table, estimated
     JoinedRef joined{};        ///< once it is made
     std::size_t count = 0;     ///< variables that are in it now
     std::vector<int> alike{};  ///< variables that have been in it
@@ -398,7 +410,7 @@ class ClassEliminationRun {
     const std::vector<std::size_t>& ids = factors_of_[static_cast<std::size_t>(v)];
     Situation& situation = situations_[key_of(v, ids, neighbours_of(v))];
     if (situation.sums < 0) {
-      situation.sums = estimate(v);
+      estimate(v, situation);
     }
     if (seen.key != &situation) {
       seen.key = &situation;
@@ -411,21 +423,23 @@ class ClassEliminationRun {
     queue_.push({sums, v, seen.turn});
   }
 
-  /// About how many sums joining `v` takes.
-  [[nodiscard]] double estimate(int v) const {
+  /// About how many sums joining `v` takes, and how many entries the result has.
+  void estimate(int v, Situation& situation) const {
     const std::vector<Part> parts = parts_of(v);
     const auto choices = static_cast<double>(size(v));
     if (parts.empty()) {
-      return choices;
+      situation.sums = choices;
+      return;
     }
     const Sides sides = best_sides(parts);
     const double sums = sides.rows * choices * static_cast<double>(parts.size());
-    if (sides.right < 0) {
-      return sums;
+    situation.sums = sums;
+    situation.entries = sides.rows * sides.columns;
+    if (sides.right >= 0) {
+      const Part& right = parts[static_cast<std::size_t>(sides.right)];
+      const double product = sides.rows * right.own * sides.columns;
+      situation.sums = parts.size() == 1 ? product : sums + product * kProductOfSum;
     }
-    const Part& right = parts[static_cast<std::size_t>(sides.right)];
-    const double product = sides.rows * right.own * sides.columns;
-    return parts.size() == 1 ? product : sums + product * kProductOfSum;
   }
 
   // ---- Splitting ----
@@ -509,6 +523,7 @@ class ClassEliminationRun {
     JoinedRef& joined = situation.joined;
     if (!joined) {
       joined = join(v, ids, neighbours);
+      made_entries_ += static_cast<double>(joined->table->values->size());
     }
     for (const std::size_t f : ids) {
       factors_[f].alive = false;
@@ -1077,6 +1092,7 @@ class ClassEliminationRun {
   std::unordered_map<const void*, TableRef> table_by_pointer_;
   std::unordered_map<const void*, ClassesRef> classes_by_pointer_;
   Memo<RefinementRef> refinements_;
+  double made_entries_ = 0;
   std::size_t remembered_ = 0;
   Memo<TableRef> laid_out_;
   Memo<TableRef> merged_;
@@ -1104,7 +1120,9 @@ class Rounding {
     for (int sweep = 0; sweep < kSweeps && sweep_once(choice); ++sweep) {
     }
     const std::vector<std::vector<int>> keep = best_of_each(choice);
-    const ClassSolution best = minimise(restricted(network_, keep));
+    ClassOptions options;
+    options.max_work = kMostWork;
+    const ClassSolution best = minimise(restricted(network_, keep), options);
     if (best.solved && best.cost < evaluate(network_, choice)) {
       for (std::size_t v = 0; v < choice.size(); ++v) {
         choice[v] = keep[v][static_cast<std::size_t>(best.choice[v])];
@@ -1114,6 +1132,7 @@ class Rounding {
 
  private:
   static constexpr std::size_t kKept = 12;
+  static constexpr double kMostWork = 3e9;
 
   [[nodiscard]] bool sweep_once(std::vector<int>& choice) const {
     bool any = false;

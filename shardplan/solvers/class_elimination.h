@@ -8,14 +8,16 @@
 namespace shardplan::solvers {
 
 struct ClassOptions {
-  double max_work = 3e10;  ///< sums of the largest join that is made
+  double max_work = 3e10;    ///< sums of the largest join that is made
+  double max_entries = 5e7;  ///< of all tables that are made, 8 bytes each
   /// Sums from which on a join is avoided: instead, what is known of the variable is parted, and
-  /// each part may choose for itself (mini-buckets, Dechter and Rish 2003). Infinite: never.
+  /// each part may choose for itself (mini-buckets, Dechter and Rish 2003). So is one whose table
+  /// would take a large part of the entries that are left. Infinite: never.
   double split_work = std::numeric_limits<double>::infinity();
 };
 
 struct ClassSolution {
-  bool solved = false;        ///< false: a join would have taken more than `max_work` sums
+  bool solved = false;        ///< false: it would have taken more work or memory than allowed
   double cost = 0;            ///< of the choice; infinity when every assignment is forbidden
   double lower_bound = 0;     ///< no assignment costs less; the cost itself unless parts were split
   std::vector<int> choice{};  ///< one a variable

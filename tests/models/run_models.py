@@ -70,8 +70,8 @@ def check(program, path, planner, options):
     if not out.strip():
         return f"run: exit {code}: {error}", ""
     report = json.loads(out)
-    peak = max(report.get("peak_bytes", [0]) or [0]) if isinstance(report.get("peak_bytes"), list) else 0
-    said = report.get("predicted_peak_bytes", 0)
+    peak = max(report.get("measured_peak_bytes") or [0])
+    said = max(report.get("predicted_peak_bytes") or [0])
     note = f"peak {peak} of {said} ({100 * (peak / said - 1):+.1f} %)" if peak and said else ""
     return ("" if code == 0 else f"run: exit {code}: {error or out[:300]}"), note
 

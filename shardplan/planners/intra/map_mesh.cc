@@ -73,15 +73,11 @@ Result<Candidate> MapMesh::candidate(const problem::IntraOpProblem& problem,
   return evaluate(problem.to_plan(choice, recompute), request_.step);
 }
 
-/// Joins that would take long are bounded instead: on four axes those of minutes, at prices of
-/// memory, where there are many evaluations, those of tenths of a second.
+/// Joins that would take long, or more memory than there is, are bounded instead: those of seconds,
+/// and at prices of memory, where there are many evaluations, those of tenths of a second.
 solvers::ClassSolution MapMesh::minimised(const solvers::ClassNetwork& network, bool often) const {
   solvers::ClassOptions options;
-  if (often) {
-    options.split_work = 1e8;
-  } else if (axes_ > 3) {
-    options.split_work = 3e8;
-  }
+  options.split_work = often ? 1e8 : 3e8;
   return solvers::minimise(network, options);
 }
 

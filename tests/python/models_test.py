@@ -1,0 +1,44 @@
+"""Small networks of every kind, on one device against PyTorch and on four ranks against one device.
+All models: tests/models/truth_models.py and tests/models/run_models.py."""
+
+import pathlib
+import sys
+import tempfile
+import types
+import unittest
+import warnings
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "models")]
+
+import run_models  # noqa: E402
+import truth_models  # noqa: E402
+
+PROGRAM = str(HERE.parents[1] / "build" / "shardplan")
+NETWORKS = ["t5", "bert_masked_lm", "vit", "resnet50_tiny", "unet", "graph", "stop_gradient", "frozen_base"]
+PLANS = [("mixtral", "map"), ("opt", "zero3"), ("detr", "map"), ("lstm_classifier", "dp"), ("dlrm", "map"),
+         ("swin", "megatron"), ("kalman", "map"), ("noise", "map"), ("dropout", "zero3")]  # fmt: skip
+
+
+class Models(unittest.TestCase):
+    def setUp(self):
+        warnings.filterwarnings("ignore")
+
+    def test_equal_to_pytorch(self):
+        for name in [*truth_models.TINY, *NETWORKS]:
+            if name not in truth_models.RANDOM:
+                with self.subTest(name):
+                    self.assertEqual(truth_models.check(name), "")
+
+    def test_four_ranks_equal_to_one(self):
+        options = types.SimpleNamespace(ranks=4, precision="fp64", optimizer="adamw", memory=None, timeout=120)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, planner in PLANS:
+                with self.subTest(name, planner=planner):
+                    path, error = run_models.export(name, pathlib.Path(folder))
+                    self.assertEqual(error, "")
+                    self.assertEqual(run_models.check(PROGRAM, path, planner, options)[0], "")
+
+
+if __name__ == "__main__":
+    unittest.main()
