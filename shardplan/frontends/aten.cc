@@ -97,6 +97,11 @@ std::vector<std::int64_t> AtenCall::integers(std::string_view name) {
   return argument == nullptr ? std::vector<std::int64_t>() : argument->ints;
 }
 
+std::vector<double> AtenCall::reals(std::string_view name) {
+  const Argument* const argument = find(name, Argument::Kind::kFloats);
+  return argument == nullptr ? std::vector<double>() : argument->floats;
+}
+
 std::optional<DType> AtenCall::dtype(std::string_view name) {
   const Argument* const argument = find(name, Argument::Kind::kDType);
   return argument == nullptr ? std::nullopt : ir::parse_dtype(argument->text);
@@ -337,6 +342,8 @@ std::unordered_map<std::string_view, AtenOp> aten_table() {
   std::unordered_map<std::string_view, AtenOp> table;
   for (const auto family : {aten_creation,
                             aten_elementwise,
+                            aten_functions,
+                            aten_selection,
                             aten_logic,
                             aten_shape,
                             aten_indexing,
@@ -345,6 +352,8 @@ std::unordered_map<std::string_view, AtenOp> aten_table() {
                             aten_reduction,
                             aten_normalization,
                             aten_batch_norm,
+                            aten_pooling,
+                            aten_resample,
                             aten_attention,
                             aten_loss}) {
     for (const AtenOp& row : family()) {

@@ -52,6 +52,7 @@ class AtenCall {
   [[nodiscard]] bool flag(std::string_view name, bool fallback);
   [[nodiscard]] std::string text(std::string_view name, const std::string& fallback);
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view name);
+  [[nodiscard]] std::vector<double> reals(std::string_view name);
   [[nodiscard]] std::optional<ir::DType> dtype(std::string_view name);
   /// A dimension argument, counted from the front and checked against the rank.
   [[nodiscard]] std::size_t dim(std::string_view name, std::int64_t fallback, std::int64_t rank);
@@ -133,6 +134,8 @@ struct AtenOp {
 
 [[nodiscard]] std::vector<AtenOp> aten_creation();       // aten_creation.cc
 [[nodiscard]] std::vector<AtenOp> aten_elementwise();    // aten_elementwise.cc
+[[nodiscard]] std::vector<AtenOp> aten_functions();      // aten_functions.cc
+[[nodiscard]] std::vector<AtenOp> aten_selection();      // aten_selection.cc
 [[nodiscard]] std::vector<AtenOp> aten_logic();          // aten_logic.cc
 [[nodiscard]] std::vector<AtenOp> aten_shape();          // aten_shape.cc
 [[nodiscard]] std::vector<AtenOp> aten_indexing();       // aten_indexing.cc
@@ -141,8 +144,14 @@ struct AtenOp {
 [[nodiscard]] std::vector<AtenOp> aten_reduction();      // aten_reduction.cc
 [[nodiscard]] std::vector<AtenOp> aten_normalization();  // aten_normalization.cc
 [[nodiscard]] std::vector<AtenOp> aten_batch_norm();     // aten_batch_norm.cc
+[[nodiscard]] std::vector<AtenOp> aten_pooling();        // aten_pooling.cc
+[[nodiscard]] std::vector<AtenOp> aten_resample();       // aten_resample.cc
 [[nodiscard]] std::vector<AtenOp> aten_attention();      // aten_attention.cc
 [[nodiscard]] std::vector<AtenOp> aten_loss();           // aten_loss.cc
+
+/// pad by the elements that are there: pairs (before, after) from the last dimension on, mode
+/// "reflect", "replicate" or "circular". In aten_resample.cc.
+void map_pad_by_content(AtenCall& c, const std::string& mode, const std::vector<std::int64_t>& pad);
 
 /// All rows by target.
 [[nodiscard]] std::unordered_map<std::string_view, AtenOp> aten_table();

@@ -164,32 +164,16 @@ void map_power_of_base(AtenCall& c) {
   c.result(c.builder().emit("exp", {scaled}));
 }
 
-void map_log1p(AtenCall& c) {
-  const ValueId x = c.tensor("self");
-  c.result(c.builder().emit("log", {with_scalar(c, "add", x, 1.0)}));
-}
-
-/// clamp, clamp_min, clamp_max, hardtanh and relu6 with numbers as bounds.
+/// clamp, clamp_min, clamp_max with numbers as bounds.
 void map_clamp(AtenCall& c) {
   ValueId x = c.tensor_as("self", c.result_type().dtype);
-  const bool hardtanh = c.ours() == "hardtanh";
-  const std::string low = hardtanh ? "min_val" : "min";
-  const std::string high = hardtanh ? "max_val" : "max";
-  if (hardtanh || c.given(low)) {
-    x = c.builder().emit("maximum_scalar", {x}, {{"value", c.real(low, -1.0)}});
+  if (c.given("min")) {
+    x = c.builder().emit("maximum_scalar", {x}, {{"value", c.real("min", 0.0)}});
   }
-  if (hardtanh || c.given(high)) {
-    x = c.builder().emit("minimum_scalar", {x}, {{"value", c.real(high, 1.0)}});
+  if (c.given("max")) {
+    x = c.builder().emit("minimum_scalar", {x}, {{"value", c.real("max", 0.0)}});
   }
   c.result(x);
-}
-
-void map_leaky_relu(AtenCall& c) {
-  const ValueId x = c.tensor("self");
-  const ValueId below =
-      c.builder().emit("scale", {x}, {{"factor", c.real("negative_slope", 0.01)}});
-  const ValueId positive = c.builder().emit("gt_scalar", {x}, {{"value", 0.0}});
-  c.result(c.builder().emit("where", {positive, x, below}));
 }
 
 /// A branch of a selection: a number as a scalar, or a tensor.
@@ -263,12 +247,9 @@ void add_unary_rows(std::vector<AtenOp>& rows) {
   }
   rows.push_back({"aten.gelu.default", map_gelu});
   rows.push_back({"aten.square.default", map_square});
-  rows.push_back({"aten.log1p.default", map_log1p});
-  rows.push_back({"aten.leaky_relu.default", map_leaky_relu});
   rows.push_back({"aten.clamp.default", map_clamp});
   rows.push_back({"aten.clamp_min.default", map_clamp});
   rows.push_back({"aten.clamp_max.default", map_clamp});
-  rows.push_back({"aten.hardtanh.default", map_clamp, "hardtanh"});
   rows.push_back({"aten.native_dropout.default", map_dropout, "native_dropout"});
   rows.push_back({"aten.dropout.default", map_dropout, "dropout"});
 }

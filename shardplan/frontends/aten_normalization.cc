@@ -22,7 +22,7 @@ void map_softmax(AtenCall& c) {
     c.result(c.builder().emit("softmax", {x}, {{"dim", dim}}));
     return;
   }
-  const ValueId y = c.builder().emit("sub", {x, log_sum_exp(c.builder(), x, dim)});
+  const ValueId y = c.builder().emit("log_softmax", {x}, {{"dim", dim}});
   if (dim + 1 == type.rank()) {
     c.state().log_softmax_operand[y] = x;
   }

@@ -243,10 +243,11 @@ Folded fold_cat(AtenCall& c) {
 
 /// pad with a constant: pairs (before, after) from the last dimension on; negative ones cut.
 void map_pad(AtenCall& c) {
-  ValueId x = c.tensor("self");
-  if (c.text("mode", "constant") != "constant") {
-    c.unsupported("is supported with mode 'constant' only");
+  if (const std::string mode = c.text("mode", "constant"); mode != "constant") {
+    map_pad_by_content(c, mode, c.integers("pad"));
+    return;
   }
+  ValueId x = c.tensor("self");
   const std::vector<std::int64_t> pad = c.integers("pad");
   const double value = c.real("value", 0.0);
   const TensorType type = c.type_of("self");

@@ -44,17 +44,24 @@ ValueId label_log_sum_exp(Builder& b, ValueId logits) {
   return b.emit("add", {b.emit("log", {sum}), cast_to(b, largest, b.type(sum).dtype)});
 }
 
-/// The smoothed loss of each row, minus the mean over classes of the log-probabilities, zero where
-/// the target is ignored.
-ValueId smooth_loss(Builder& b, ValueId logits, ValueId kept) {
+/// The smoothed loss of each row: minus the (weighted) sum over classes of the log-probabilities,
+/// divided by their number.
+ValueId smooth_loss(Builder& b, ValueId logits, ValueId weight, DType dtype) {
   const TensorType type = b.type(logits);
   const std::int64_t last = type.rank() - 1;
   const auto classes = static_cast<double>(type.shape.back());
   const Attributes along{{"dims", IntList{last}}, {"keepdim", false}};
-  const ValueId total = b.emit("sum", {logits}, along);
-  const ValueId lse = b.emit("sum", {log_sum_exp(b, logits, last)}, along);
-  const ValueId mean = b.emit("scale", {total}, {{"factor", 1.0 / classes}});
-  return b.emit("mul", {cast_to(b, b.emit("sub", {lse, mean}), b.type(kept).dtype), kept});
+  ValueId lse = b.emit("sum", {log_sum_exp(b, logits, last)}, along);
+  ValueId terms = logits;
+  if (weight.valid()) {
+    const ValueId w = cast_to(b, weight, type.dtype);
+    terms = b.emit("mul", {logits, w});
+    lse = b.emit("mul", {lse, sum_all(b, w)});
+  } else {
+    lse = b.emit("scale", {lse}, {{"factor", classes}});
+  }
+  const ValueId difference = b.emit("sub", {lse, b.emit("sum", {terms}, along)});
+  return cast_to(b, b.emit("scale", {difference}, {{"factor", 1.0 / classes}}), dtype);
 }
 
 }  // namespace
@@ -79,6 +86,23 @@ ValueId log_sum_exp(Builder& b, ValueId x, std::int64_t dim) {
   return b.emit("add", {b.emit("log", {sum}), largest});
 }
 
+ClassWeights class_weights(
+    Builder& b, ValueId target, std::int64_t ignore_index, ValueId weight, DType dtype) {
+  const ValueId kept =
+      b.emit("ne_scalar", {target}, {{"value", static_cast<double>(ignore_index)}});
+  ClassWeights out{target, cast_to(b, kept, dtype)};
+  const ValueId none = scalar(b, 0.0, b.type(target).dtype);
+  out.target = b.emit("where", {kept, target, none});
+  if (weight.valid()) {
+    const std::int64_t classes = b.type(weight).numel();
+    const ValueId table = b.emit("reshape", {weight}, {{"shape", IntList{classes, 1}}});
+    const ValueId rows = b.emit("embedding", {table, out.target});
+    const ValueId own = b.emit("reshape", {rows}, {{"shape", IntList(b.type(target).shape)}});
+    out.weight = b.emit("mul", {cast_to(b, own, dtype), out.weight});
+  }
+  return out;
+}
+
 ValueId cross_entropy(Builder& b, ValueId logits, ValueId target, const CrossEntropy& options) {
   const ValueId lse = label_log_sum_exp(b, logits);
   const ValueId score =
@@ -89,15 +113,21 @@ ValueId cross_entropy(Builder& b, ValueId logits, ValueId target, const CrossEnt
   }
   const bool smoothed = options.label_smoothing > 0;
   const bool mean = options.reduction == Reduction::kMean;
+  const DType dtype = b.type(loss).dtype;
+  ClassWeights at;
+  if (options.weight.valid()) {
+    at = class_weights(b, target, options.ignore_index, options.weight, dtype);
+    loss = b.emit("mul", {loss, at.weight});
+  }
   ValueId kept;
-  if (smoothed || mean) {
+  if (smoothed || (mean && !options.weight.valid())) {
     const ValueId valid =
         b.emit("ne_scalar", {target}, {{"value", static_cast<double>(options.ignore_index)}});
-    kept = cast_to(b, valid, b.type(loss).dtype);
+    kept = cast_to(b, valid, dtype);
   }
   if (smoothed) {
     const double epsilon = options.label_smoothing;
-    const ValueId smooth = smooth_loss(b, logits, kept);
+    const ValueId smooth = b.emit("mul", {smooth_loss(b, logits, options.weight, dtype), kept});
     loss = b.emit("add",
                   {b.emit("scale", {loss}, {{"factor", 1.0 - epsilon}}),
                    b.emit("scale", {smooth}, {{"factor", epsilon}})});
@@ -106,7 +136,8 @@ ValueId cross_entropy(Builder& b, ValueId logits, ValueId target, const CrossEnt
     return loss;
   }
   const ValueId total = sum_all(b, loss);
-  return mean ? b.emit("div", {total, sum_all(b, kept)}) : total;
+  const ValueId count = options.weight.valid() ? at.weight : kept;
+  return mean ? b.emit("div", {total, sum_all(b, count)}) : total;
 }
 
 ValueId negative_log_likelihood(Builder& b,

@@ -16,7 +16,17 @@ struct CrossEntropy {
   std::int64_t ignore_index = -100;
   Reduction reduction = Reduction::kMean;
   double label_smoothing = 0.0;  ///< torch's definition: the smoothed part is the mean over classes
+  ir::ValueId weight{};  ///< f[v], of each class; the mean is then over the targets' weights
 };
+
+/// What the rows of a loss over classes count.
+struct ClassWeights {
+  ir::ValueId target;  ///< 0 where it is ignored
+  ir::ValueId weight;  ///< of the target's class (1 without weights), 0 where it is ignored
+};
+/// `weight` is f[v] or invalid; the weights that are made have the dtype.
+ClassWeights class_weights(
+    Builder& b, ir::ValueId target, std::int64_t ignore_index, ir::ValueId weight, ir::DType dtype);
 
 /// logits f[..., v] and target i64[...] -> the loss: a scalar, or f[...] without reduction.
 ir::ValueId cross_entropy(Builder& b,

@@ -19,6 +19,7 @@ Result<Types> infer_softmax(Inputs inputs, const ir::Attributes& attributes) {
   return Types{inputs[0]};
 }
 
+/// g, and y: the softmax, or its logarithm.
 Result<Types> infer_softmax_backward(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 2));
   SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes, {{"dim", AttributeKind::kInteger}}));
@@ -50,6 +51,11 @@ Flops flops_softmax(const OpView& op) {
 void gradient_softmax(GradientBuilder& b) {
   b.set_input_gradient(
       0, b.emit("softmax_backward", {b.output_gradient(0), b.output(0)}, b.attributes()));
+}
+
+void gradient_log_softmax(GradientBuilder& b) {
+  b.set_input_gradient(
+      0, b.emit("log_softmax_backward", {b.output_gradient(0), b.output(0)}, b.attributes()));
 }
 
 // layer_norm --------------------------------------------------------------------------------------
@@ -238,6 +244,17 @@ std::vector<OpDef> normalization_ops() {
        .gradient = gradient_softmax},
       {.name = "softmax_backward",
        .summary = "y · (g - Σ g·y)",
+       .infer = infer_softmax_backward,
+       .axes = axes_softmax_backward,
+       .flops = flops_softmax},
+      {.name = "log_softmax",
+       .summary = "logarithm of the softmax along one dimension",
+       .infer = infer_softmax,
+       .axes = axes_softmax,
+       .flops = flops_softmax,
+       .gradient = gradient_log_softmax},
+      {.name = "log_softmax_backward",
+       .summary = "g - e^y · Σ g",
        .infer = infer_softmax_backward,
        .axes = axes_softmax_backward,
        .flops = flops_softmax},

@@ -97,6 +97,22 @@ void gradient_sum(GradientBuilder& b) {
   b.set_input_gradient(0, g);
 }
 
+/// Elements that equal the maximum share its gradient.
+void gradient_max(GradientBuilder& b) {
+  const ir::Shape shape = b.type(b.input(0)).shape;
+  const ir::IntList& dims = b.attributes().ints("dims");
+  const ir::Shape kept = reduced_shape(shape, dims, true);
+  const auto aligned = [&](ir::ValueId x) {
+    return b.type(x).shape == kept ? x : b.emit("reshape", {x}, {{"shape", kept}});
+  };
+  const ir::ValueId g = b.output_gradient(0);
+  const ir::ValueId wins = b.emit("eq", {b.input(0), aligned(b.output(0))});
+  const ir::ValueId share =
+      b.emit("cast", {wins}, {{"dtype", std::string(ir::dtype_name(b.type(g).dtype))}});
+  const ir::ValueId count = b.emit("sum", {share}, {{"dims", dims}, {"keepdim", true}});
+  b.set_input_gradient(0, b.emit("mul", {share, b.emit("div", {aligned(g), count})}));
+}
+
 Result<Types> infer_cumsum(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1));
   SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes, {{"dim", AttributeKind::kInteger}}));
@@ -154,7 +170,8 @@ std::vector<OpDef> reduction_ops() {
        .summary = "maximum over dimensions",
        .infer = infer_reduction,
        .axes = axes_max,
-       .flops = operand_elements},
+       .flops = operand_elements,
+       .gradient = gradient_max},
       {.name = "cumsum",
        .summary = "running sum along one dimension",
        .infer = infer_cumsum,

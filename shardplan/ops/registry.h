@@ -19,6 +19,10 @@ namespace shardplan::ops {
 [[nodiscard]] std::vector<OpDef> embedding_ops();      // embedding.cc
 [[nodiscard]] std::vector<OpDef> indexing_ops();       // indexing.cc
 [[nodiscard]] std::vector<OpDef> convolution_ops();    // convolution.cc
+[[nodiscard]] std::vector<OpDef> pooling_ops();        // pooling.cc
+[[nodiscard]] std::vector<OpDef> resample_ops();       // resample.cc
+[[nodiscard]] std::vector<OpDef> function_ops();       // functions.cc
+[[nodiscard]] std::vector<OpDef> selection_ops();      // selection.cc
 [[nodiscard]] std::vector<OpDef> loss_ops();           // loss.cc
 [[nodiscard]] std::vector<OpDef> random_ops();         // random.cc: dropout
 [[nodiscard]] std::vector<OpDef> optimizer_ops();      // optimizer.cc

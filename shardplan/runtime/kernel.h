@@ -74,6 +74,8 @@ struct KernelEntry {
 [[nodiscard]] std::vector<KernelEntry> batch_norm_kernels();
 [[nodiscard]] std::vector<KernelEntry> indexing_kernels();
 [[nodiscard]] std::vector<KernelEntry> convolution_kernels();
+[[nodiscard]] std::vector<KernelEntry> pooling_kernels();
+[[nodiscard]] std::vector<KernelEntry> function_kernels();
 [[nodiscard]] std::vector<KernelEntry> update_kernels();   ///< dropout, optimizers, accumulation
 [[nodiscard]] std::vector<KernelEntry> grouped_kernels();  ///< products of runs of rows
 [[nodiscard]] std::vector<KernelEntry> call_kernels();     ///< operators called by name

@@ -25,6 +25,8 @@ std::vector<KernelEntry> all_kernels() {
                       &batch_norm_kernels,
                       &indexing_kernels,
                       &convolution_kernels,
+                      &pooling_kernels,
+                      &function_kernels,
                       &update_kernels,
                       &grouped_kernels,
                       &call_kernels}) {

@@ -53,12 +53,38 @@ Tensors scatter_sum(const KernelCall& call) {
   return {result.scatter_add_(call.attributes.integer("dim"), at.index, src)};
 }
 
+Tensors max_index(const KernelCall& call) {
+  const std::int64_t dim = call.attributes.integer("dim");
+  auto [values, places] = call.attributes.flag_or("smallest", false)
+                              ? call.input(0).min(dim, /*keepdim=*/true)
+                              : call.input(0).max(dim, /*keepdim=*/true);
+  return {values.contiguous(), places.contiguous()};
+}
+
+Tensors topk(const KernelCall& call) {
+  auto [values, places] = call.input(0).topk(call.attributes.integer("k"),
+                                             call.attributes.integer("dim"),
+                                             !call.attributes.flag_or("smallest", false),
+                                             /*sorted=*/true);
+  return {values.contiguous(), places.contiguous()};
+}
+
+Tensors sort(const KernelCall& call) {
+  auto [values, places] = call.input(0).sort(/*stable=*/true,
+                                             call.attributes.integer("dim"),
+                                             call.attributes.flag_or("descending", false));
+  return {values.contiguous(), places.contiguous()};
+}
+
 }  // namespace
 
 std::vector<KernelEntry> indexing_kernels() {
   return {
       {"gather", gather},
       {"scatter_sum", scatter_sum},
+      {"max_index", max_index},
+      {"topk", topk},
+      {"sort", sort},
   };
 }
 

@@ -1,3 +1,5 @@
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/embedding.h>
@@ -37,6 +39,17 @@ Tensors softmax(const KernelCall& call) {
 Tensors softmax_backward(const KernelCall& call) {
   return {
       at::_softmax_backward_data(
+          call.input(0), call.input(1), call.attributes.integer("dim"), call.input(1).scalar_type())
+          .contiguous()};
+}
+
+Tensors log_softmax(const KernelCall& call) {
+  return {at::_log_softmax(call.input(0), call.attributes.integer("dim"), false).contiguous()};
+}
+
+Tensors log_softmax_backward(const KernelCall& call) {
+  return {
+      at::_log_softmax_backward_data(
           call.input(0), call.input(1), call.attributes.integer("dim"), call.input(1).scalar_type())
           .contiguous()};
 }
@@ -273,6 +286,8 @@ std::vector<KernelEntry> model_kernels() {
   return {
       {"softmax", softmax},
       {"softmax_backward", softmax_backward},
+      {"log_softmax", log_softmax},
+      {"log_softmax_backward", log_softmax_backward},
       {"layer_norm", layer_norm},
       {"layer_norm_backward", layer_norm_backward},
       {"embedding", embedding},

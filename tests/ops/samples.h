@@ -258,6 +258,83 @@ inline void add_batch_norms(std::vector<Sample>& out) {
   }
 }
 
+inline void add_functions(std::vector<Sample>& out) {
+  for (const char* const name : {"erf",
+                                 "tan",
+                                 "asin",
+                                 "acos",
+                                 "atan",
+                                 "sinh",
+                                 "cosh",
+                                 "expm1",
+                                 "log1p",
+                                 "hardswish",
+                                 "hardsigmoid",
+                                 "mish"}) {
+    out.push_back({name, {f32({4, 6})}});
+  }
+  for (const char* const name : {"sign", "floor", "ceil", "round", "trunc"}) {
+    out.push_back({name, {f32({4, 6})}});
+  }
+  for (const char* const name : {"pow", "atan2", "remainder"}) {
+    out.push_back({name, {f32({4, 6}), f32({5, 4, 1})}});
+  }
+  out.push_back({"floor_div", {i64({4, 6}), i64({})}});
+  const ir::Attributes slope{{"slope", 0.1}};
+  const ir::Attributes elu{{"alpha", 1.0}, {"scale", 1.0}, {"input_scale", 1.0}};
+  const ir::Attributes softplus{{"beta", 1.0}, {"threshold", 20.0}};
+  const ir::Attributes bounds{{"low", -1.0}, {"high", 1.0}};
+  const std::vector<std::pair<std::string, ir::Attributes>> activations{
+      {"leaky_relu", slope}, {"elu", elu}, {"softplus", softplus}, {"hardtanh", bounds}};
+  for (const auto& [name, attributes] : activations) {
+    out.push_back({name, {f32({4, 6})}, attributes});
+    out.push_back({name + "_backward", {f32({4, 6}), f32({4, 6})}, attributes});
+  }
+  for (const char* const name : {"hardswish_backward", "hardsigmoid_backward", "mish_backward"}) {
+    out.push_back({name, {f32({4, 6}), f32({4, 6})}});
+  }
+  out.push_back({"binary_cross_entropy", {f32({4, 6}), f32({4, 6})}});
+  out.push_back({"binary_cross_entropy_backward", {f32({4, 6}), f32({4, 6}), f32({4, 6})}});
+  const ir::Attributes dim{{"dim", std::int64_t{1}}};
+  out.push_back({"log_softmax", {f32({4, 6})}, dim});
+  out.push_back({"log_softmax_backward", {f32({4, 6}), f32({4, 6})}, dim});
+  out.push_back({"max_index", {f32({4, 6})}, {{"dim", std::int64_t{1}}, {"smallest", true}}});
+  out.push_back({"topk",
+                 {f32({4, 6})},
+                 {{"dim", std::int64_t{1}}, {"k", std::int64_t{3}}, {"smallest", false}}});
+  out.push_back({"sort", {f32({4, 6})}, {{"dim", std::int64_t{1}}, {"descending", true}}});
+}
+
+inline void add_space(std::vector<Sample>& out) {
+  const ir::Attributes windows{{"kernel", ir::IntList{3, 2}},
+                               {"stride", ir::IntList{2, 2}},
+                               {"padding", ir::IntList{1, 0}},
+                               {"ceil", true}};
+  ir::Attributes maxima = windows;
+  maxima.set("dilation", ir::IntList{1, 2});
+  out.push_back({"max_pool", {f32({2, 4, 9, 9})}, maxima});
+  out.push_back({"adaptive_max_pool", {f32({2, 4, 9})}, {{"size", ir::IntList{4}}}});
+  ir::Attributes means = windows;
+  means.set("count_padding", true);
+  out.push_back({"avg_pool", {f32({2, 4, 9, 8})}, means});
+  means.set("divisor", std::int64_t{3});
+  means.set("size", ir::IntList{9, 8});
+  out.push_back({"avg_pool_backward", {f32({2, 4, 5, 4})}, means});
+  const ir::Attributes to_size{
+      {"mode", std::string("cubic")}, {"size", ir::IntList{5, 7}}, {"align_corners", true}};
+  out.push_back({"resample", {f32({2, 4, 9, 8})}, to_size});
+  out.push_back({"resample_backward", {f32({2, 4, 9, 8})}, to_size});
+  out.push_back({"resample",
+                 {f32({2, 4, 9})},
+                 {{"mode", std::string("nearest")}, {"size", ir::IntList{13}}, {"scale0", 1.5}}});
+  const ir::IntList places{4, 0, 0, 2};
+  out.push_back({"take", {i64({4, 5, 6})}, {{"dim", std::int64_t{1}}, {"places", places}}});
+  out.push_back({"take", {f32({4, 5, 6})}, {{"dim", std::int64_t{1}}, {"places", places}}});
+  out.push_back({"take_backward",
+                 {f32({4, 4, 6})},
+                 {{"dim", std::int64_t{1}}, {"places", places}, {"size", std::int64_t{5}}}});
+}
+
 inline void add_indexing(std::vector<Sample>& out) {
   const ir::Attributes dim{{"dim", std::int64_t{1}}};
   const ir::Attributes sum{{"dim", std::int64_t{1}}, {"shape", ir::IntList{4, 9, 6}}};
@@ -339,6 +416,8 @@ inline std::vector<Sample> samples() {
                          add_convolutions,
                          add_batch_norms,
                          add_grouped,
+                         add_space,
+                         add_functions,
                          add_calls,
                          add_updates}) {
     add(out);

@@ -2,31 +2,41 @@
 // that our autodiff emits against PyTorch's autograd of that formula.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/adaptive_max_pool2d.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/einsum.h>
+#include <ATen/ops/elu.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/group_norm.h>
+#include <ATen/ops/hardtanh.h>
 #include <ATen/ops/index_add.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/max_pool1d.h>
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/new_full.h>
 #include <ATen/ops/new_zeros.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scatter_add.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/upsample_bicubic2d.h>
+#include <ATen/ops/upsample_linear1d.h>
+#include <ATen/ops/upsample_nearest2d.h>
 #include <ATen/ops/where.h>
 #include <gtest/gtest.h>
 
@@ -552,6 +562,130 @@ std::vector<Case> batch_norm_cases() {
   return cases;
 }
 
+std::vector<Case> function_cases() {
+  const Types x{f64({3, 4})};
+  const Types outer{f64({3, 1}), f64({1, 4})};
+  const Attributes dim{{"dim", std::int64_t{1}}};
+  return {
+      {"erf", x, {}, [](In t) { return t[0].erf(); }},
+      {"tan", x, {}, [](In t) { return t[0].tan(); }},
+      {"atan", x, {}, [](In t) { return t[0].atan(); }},
+      {"sinh", x, {}, [](In t) { return t[0].sinh(); }},
+      {"cosh", x, {}, [](In t) { return t[0].cosh(); }},
+      {"expm1", x, {}, [](In t) { return t[0].exp().sub(1); }},
+      {"log1p", x, {}, [](In t) { return t[0].add(1).log(); }},
+      {"sign", x, {}, [](In t) { return t[0].detach().sign(); }},
+      {"floor", x, {}, [](In t) { return t[0].detach().floor(); }},
+      {"pow", outer, {}, [](In t) { return t[0].pow(t[1]); }},
+      {"atan2", outer, {}, [](In t) { return t[0].atan2(t[1]); }},
+      {"remainder", outer, {}, [](In t) { return t[0].remainder(t[1]); }},
+      {"leaky_relu",
+       x,
+       {{"slope", 0.1}},
+       [](In t) { return at::where(t[0].gt(0), t[0], t[0].mul(0.1)); }},
+      {"elu",
+       x,
+       {{"alpha", 0.5}, {"scale", 2.0}, {"input_scale", 1.0}},
+       [](In t) { return at::elu(t[0], 0.5, 2.0, 1.0); }},
+      {"softplus",
+       x,
+       {{"beta", 2.0}, {"threshold", 20.0}},
+       [](In t) { return t[0].mul(2).exp().add(1).log().div(2); }},
+      {"hardtanh",
+       x,
+       {{"low", 0.4}, {"high", 0.9}},
+       [](In t) { return at::hardtanh(t[0], 0.4, 0.9); }},
+      {"hardswish", x, {}, [](In t) { return t[0].mul(t[0].add(3).clamp(0, 6)).div(6); }},
+      {"hardsigmoid", x, {}, [](In t) { return t[0].add(3).clamp(0, 6).div(6); }},
+      {"mish", x, {}, [](In t) { return t[0].mul(t[0].exp().add(1).log().tanh()); }},
+      {"log_softmax", x, dim, [](In t) { return t[0].log_softmax(1); }},
+      {"max",
+       x,
+       {{"dims", IntList{0, 1}}, {"keepdim", false}},
+       [](In t) {
+         return t[0].amax({0, 1});
+       }},
+      {"max_index",
+       x,
+       {{"dim", std::int64_t{1}}, {"smallest", true}},
+       [](In t) { return std::get<0>(t[0].min(1, true)); }},
+      {"topk",
+       x,
+       {{"dim", std::int64_t{1}}, {"k", std::int64_t{2}}, {"smallest", false}},
+       [](In t) { return std::get<0>(t[0].topk(2, 1)); }},
+      {"sort",
+       x,
+       {{"dim", std::int64_t{1}}, {"descending", true}},
+       [](In t) { return std::get<0>(t[0].sort(1, true)); }},
+  };
+}
+
+std::vector<Case> space_cases() {
+  const Types x{f64({2, 3, 7, 6})};
+  const Attributes windows{{"kernel", IntList{3, 2}},
+                           {"stride", IntList{2, 1}},
+                           {"padding", IntList{1, 0}},
+                           {"ceil", true}};
+  Attributes maxima = windows;
+  maxima.set("dilation", IntList{1, 2});
+  Attributes means = windows;
+  means.set("count_padding", false);
+  const auto mode = [](const char* name, IntList size) {
+    return Attributes{{"mode", std::string(name)}, {"size", std::move(size)}};
+  };
+  return {
+      {"max_pool",
+       x,
+       maxima,
+       [](In t) {
+         return at::max_pool2d(t[0], {3, 2}, {2, 1}, {1, 0}, {1, 2}, true);
+       }},
+      {"max_pool",
+       {f64({2, 3, 7})},
+       {{"kernel", IntList{3}},
+        {"stride", IntList{2}},
+        {"padding", IntList{1}},
+        {"dilation", IntList{1}},
+        {"ceil", false}},
+       [](In t) { return at::max_pool1d(t[0], {3}, {2}, {1}); }},
+      {"adaptive_max_pool",
+       x,
+       {{"size", IntList{3, 4}}},
+       [](In t) {
+         return std::get<0>(at::adaptive_max_pool2d(t[0], {3, 4}));
+       }},
+      {"avg_pool",
+       x,
+       means,
+       [](In t) {
+         return at::avg_pool2d(t[0], {3, 2}, {2, 1}, {1, 0}, true, false);
+       }},
+      {"resample",
+       x,
+       mode("nearest", {11, 9}),
+       [](In t) {
+         return at::upsample_nearest2d(t[0], {11, 9});
+       }},
+      {"resample",
+       x,
+       mode("cubic", {11, 9}),
+       [](In t) {
+         return at::upsample_bicubic2d(t[0], {11, 9}, false);
+       }},
+      {"resample",
+       {f64({2, 3, 7})},
+       mode("linear", {12}),
+       [](In t) { return at::upsample_linear1d(t[0], {12}, false); }},
+      {"take",
+       x,
+       {{"dim", std::int64_t{2}}, {"places", IntList{6, 0, 0, 3}}},
+       [](In t) {
+         return at::stack(
+             {t[0].select(2, 6), t[0].select(2, 0), t[0].select(2, 0), t[0].select(2, 3)}, 2);
+       }},
+  };
+}
+
 std::vector<Case> indexing_cases() {
   const Attributes dim{{"dim", std::int64_t{1}}};
   return {
@@ -591,6 +725,8 @@ TEST(Kernels, EqualPlainFormulasAndAutograd) {
                            model_cases,
                            convolution_cases,
                            batch_norm_cases,
+                           function_cases,
+                           space_cases,
                            indexing_cases}) {
     for (const Case& sample : cases()) {
       check(sample);
@@ -646,6 +782,39 @@ TEST(Kernels, BatchNormByItsOwnStatisticsIsPyTorchs) {
   expect_close(gradients[0], tracked[0].grad(), "gradient of x");
   expect_close(gradients[3], tracked[1].grad(), "gradient of the weight");
   expect_close(gradients[4], tracked[2].grad(), "gradient of the bias");
+}
+
+// Functions whose operands must be below 1, and the loss of probabilities.
+TEST(Kernels, FunctionsOnTheUnitIntervalEqualAutograd) {
+  const at::Tensor x = at::rand({3, 4}, at::TensorOptions(at::kDouble)).mul(0.9).add(0.05);
+  const at::Tensor target = at::rand({3, 4}, at::TensorOptions(at::kDouble));
+  const Types one{f64({3, 4})};
+  const Types two{f64({3, 4}), f64({3, 4})};
+  const std::vector<Case> cases{{"asin", one, {}, [](In t) { return t[0].asin(); }},
+                                {"acos", one, {}, [](In t) { return t[0].acos(); }},
+                                {"binary_cross_entropy", two, {}, [](In t) {
+                                   const at::Tensor rest =
+                                       t[1].neg().add(1).mul(t[0].neg().add(1).log());
+                                   return t[1].mul(t[0].log()).add(rest).neg();
+                                 }}};
+  for (const Case& sample : cases) {
+    SCOPED_TRACE(sample.op);
+    Tensors inputs{x, target};
+    inputs.resize(sample.inputs.size());
+    Tensors tracked;
+    for (const at::Tensor& input : inputs) {
+      tracked.push_back(input.clone().requires_grad_(true));
+    }
+    OpRun run(sample, inputs);
+    const at::Tensor truth = sample.truth(tracked);
+    expect_close(run.output(), truth.detach(), "forward");
+    const at::Tensor g = at::randn(truth.sizes(), at::TensorOptions(at::kDouble));
+    truth.mul(g).sum().backward();
+    const Tensors gradients = run.gradients(g);
+    for (std::size_t i = 0; i < tracked.size(); ++i) {
+      expect_close(gradients[i], tracked[i].grad(), "gradient of operand " + std::to_string(i));
+    }
+  }
 }
 
 // logits -> score of the label, whose lse is logsumexp of the same logits.

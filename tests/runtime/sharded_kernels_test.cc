@@ -53,7 +53,8 @@ at::Tensor content(const ir::TensorType& type) {
   if (type.dtype == ir::DType::kInt64) {
     return at::randint(0, kRows, type.shape, at::TensorOptions(at::kLong));
   }
-  const at::Tensor uniform = at::rand(type.shape, at::TensorOptions(at::kDouble)).add(0.2);
+  const at::Tensor uniform =
+      at::rand(type.shape, at::TensorOptions(at::kDouble)).mul(0.8).add(0.15);
   return type.dtype == ir::DType::kBool ? uniform.gt(0.4) : uniform;
 }
 
@@ -264,6 +265,97 @@ void add_batch_norms(std::vector<Sample>& out) {
   out.push_back({"group_norm_backward", {grouped, grouped, groups, groups, weight}, group});
 }
 
+void add_functions(std::vector<Sample>& out) {
+  const ir::TensorType x = f64({4, 6});
+  for (const char* const name : {"erf",
+                                 "tan",
+                                 "asin",
+                                 "acos",
+                                 "atan",
+                                 "sinh",
+                                 "cosh",
+                                 "expm1",
+                                 "log1p",
+                                 "sign",
+                                 "floor",
+                                 "ceil",
+                                 "round",
+                                 "trunc",
+                                 "hardswish",
+                                 "hardsigmoid",
+                                 "mish"}) {
+    out.push_back({name, {x}});
+  }
+  for (const char* const name : {"pow", "atan2", "remainder", "floor_div"}) {
+    out.push_back({name, {f64({1, 6}), f64({2, 4, 1})}});
+  }
+  const Attributes elu{{"alpha", 1.5}, {"scale", 1.0}, {"input_scale", 1.0}};
+  const std::vector<std::pair<std::string, Attributes>> activations{
+      {"leaky_relu", {{"slope", 0.1}}},
+      {"elu", elu},
+      {"softplus", {{"beta", 2.0}, {"threshold", 20.0}}},
+      {"hardtanh", {{"low", 0.3}, {"high", 0.9}}}};
+  for (const auto& [name, attributes] : activations) {
+    out.push_back({name, {x}, attributes});
+    out.push_back({name + "_backward", {x, x}, attributes});
+  }
+  for (const char* const name : {"hardswish_backward", "hardsigmoid_backward", "mish_backward"}) {
+    out.push_back({name, {x, x}});
+  }
+  out.push_back({"binary_cross_entropy", {x, x}});
+  out.push_back({"binary_cross_entropy_backward", {x, x, x}});
+  const Attributes dim{{"dim", std::int64_t{1}}};
+  out.push_back({"log_softmax", {x}, dim});
+  out.push_back({"log_softmax_backward", {x, x}, dim});
+  out.push_back({"max_index", {x}, {{"dim", std::int64_t{0}}, {"smallest", true}}});
+  out.push_back(
+      {"topk", {x}, {{"dim", std::int64_t{1}}, {"k", std::int64_t{3}}, {"smallest", false}}});
+  out.push_back({"sort", {x}, {{"dim", std::int64_t{1}}, {"descending", true}}});
+}
+
+Attributes pooling(std::size_t rank, bool backward) {
+  Attributes attributes{{"kernel", IntList(rank, 3)},
+                        {"stride", IntList(rank, 2)},
+                        {"padding", IntList(rank, 1)},
+                        {"ceil", false}};
+  attributes.set("count_padding", true);
+  if (backward) {
+    attributes.set("size", IntList(rank, 5));
+  }
+  return attributes;
+}
+
+void add_space(std::vector<Sample>& out) {
+  const std::int64_t one = 1;
+  for (const std::size_t rank : {1, 2, 3}) {
+    ir::Shape x(rank + 2, 5);
+    ir::Shape y(rank + 2, 3);
+    x[0] = y[0] = 4;
+    x[1] = y[1] = 6;
+    out.push_back({"avg_pool", {f64(x)}, pooling(rank, false)});
+    out.push_back({"avg_pool_backward", {f64(y)}, pooling(rank, true)});
+    out.push_back({"adaptive_max_pool", {f64(x)}, {{"size", IntList(rank, 3)}}});
+    for (const char* const mode : {"nearest", "linear"}) {
+      out.push_back(
+          {"resample", {f64(x)}, {{"mode", std::string(mode)}, {"size", IntList(rank, 7)}}});
+      out.push_back({"resample_backward",
+                     {f64(x)},
+                     {{"mode", std::string(mode)}, {"size", IntList(rank, 3)}}});
+    }
+    out.push_back({"max_pool",
+                   {f64(x)},
+                   {{"kernel", IntList(rank, 3)},
+                    {"stride", IntList(rank, 2)},
+                    {"padding", IntList(rank, 1)},
+                    {"dilation", IntList(rank, 1)},
+                    {"ceil", true}}});
+  }
+  out.push_back({"take", {f64({4, 5, 6})}, {{"dim", one}, {"places", IntList{4, 0, 0, 2}}}});
+  out.push_back({"take_backward",
+                 {f64({4, 4, 6})},
+                 {{"dim", one}, {"places", IntList{4, 0, 0, 2}}, {"size", 5 * one}}});
+}
+
 void add_indexing(std::vector<Sample>& out) {
   const std::int64_t one = 1;
   const Attributes padding{{"padding_idx", 3 * one}};
@@ -380,6 +472,8 @@ std::vector<Sample> samples() {
                          add_model_ops,
                          add_convolutions,
                          add_batch_norms,
+                         add_space,
+                         add_functions,
                          add_indexing,
                          add_updates,
                          add_grouped,

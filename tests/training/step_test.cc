@@ -205,9 +205,8 @@ TEST(Step, SaysWhatIsWrongWithTheGraph) {
   GraphBuilder b;
   b.layer = "pool";
   const ValueId p = b.parameter("p", {4});
-  const ir::Attributes all{{"dims", ir::IntList{0}}, {"keepdim", false}};
-  EXPECT_EQ(error_of(b.loss(b.op("max", {p}, all)), Recipe{}),
-            "op 'max' of layer 'pool': this op has no gradient, but the loss depends on a "
+  EXPECT_EQ(error_of(b.loss(b.op("sum_squares", {p})), Recipe{}),
+            "op 'sum_squares' of layer 'pool': this op has no gradient, but the loss depends on a "
             "trainable parameter through it");
   ir::Graph none = mlp(8);
   none.outputs.clear();

@@ -1,0 +1,182 @@
+// Space made larger or smaller by interpolation, and elements taken along one dimension at places
+// that are fixed (flips, reflecting and circular padding, overlapping windows).
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "shardplan/ops/checks.h"
+#include "shardplan/ops/registry.h"
+
+namespace shardplan::ops {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 30;  ///< of a size
+
+// resample ----------------------------------------------------------------------------------------
+
+Status check_resample_attributes(const ir::Attributes& attributes, std::int64_t rank) {
+  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
+                                             {{"mode", AttributeKind::kText},
+                                              {"size", AttributeKind::kInts},
+                                              {"align_corners", AttributeKind::kFlag, false},
+                                              {"scale0", AttributeKind::kNumber, false},
+                                              {"scale1", AttributeKind::kNumber, false},
+                                              {"scale2", AttributeKind::kNumber, false}}));
+  const std::string& mode = attributes.string("mode");
+  const bool known =
+      mode == "nearest" || mode == "nearest_exact" || mode == "linear" || mode == "cubic";
+  if (!known || (mode == "cubic" && rank != 2)) {
+    return invalid_input(
+        "mode is \"" + mode + "\" in " + std::to_string(rank) +
+        " dimensions; \"nearest\", \"nearest_exact\" or \"linear\" in 1 to 3, or " +
+        "\"cubic\" in 2 expected");
+  }
+  const ir::IntList& size = attributes.ints("size");
+  bool fits = static_cast<std::int64_t>(size.size()) == rank && rank >= 1 && rank <= 3;
+  for (const std::int64_t s : size) {
+    fits = fits && s >= 1 && s <= kMost;
+  }
+  for (const char* const scale : {"scale0", "scale1", "scale2"}) {
+    fits = fits && attributes.number_or(scale, 1.0) > 0;
+  }
+  if (!fits) {
+    return invalid_input("size is " + list_sizes(size) + ", " + std::to_string(rank) +
+                         " positive sizes, and positive scales, expected");
+  }
+  return {};
+}
+
+/// x [n, c, ...] → [n, c, size...]; the backward op the other way: its `size` is x's.
+Result<Types> infer_resample(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1));
+  SHARDPLAN_RETURN_IF_ERROR(check_floating(inputs, 0));
+  SHARDPLAN_RETURN_IF_ERROR(check_resample_attributes(attributes, inputs[0].rank() - 2));
+  ir::TensorType y = inputs[0];
+  const ir::IntList& size = attributes.ints("size");
+  std::copy(size.begin(), size.end(), y.shape.begin() + 2);
+  return Types{std::move(y)};
+}
+
+AxisMap axes_resample(const OpView& op) {
+  std::string names = "n c";
+  for (std::size_t d = 2; d < op.inputs[0].shape.size(); ++d) {
+    names += " *";
+  }
+  return make_axis_map(names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+}
+
+/// An element is a mean of 1, or of 2 or 4 elements along each dimension.
+Flops flops_resample(const OpView& op) {
+  const std::string& mode = op.attributes.string("mode");
+  const Flops along = mode == "linear" ? 2 : mode == "cubic" ? 4 : 1;
+  Flops count = static_cast<Flops>(std::max(op.inputs[0].numel(), op.results[0].numel()));
+  for (std::size_t d = 0; d < op.attributes.ints("size").size(); ++d) {
+    count *= along;
+  }
+  return count;
+}
+
+void gradient_resample(GradientBuilder& b) {
+  const ir::Shape& x = b.type(b.input(0)).shape;
+  ir::Attributes attributes = b.attributes();
+  attributes.set("size", ir::IntList(x.begin() + 2, x.end()));
+  b.set_input_gradient(0,
+                       b.emit("resample_backward", {b.output_gradient(0)}, std::move(attributes)));
+}
+
+// take --------------------------------------------------------------------------------------------
+
+Status check_places(const ir::IntList& places, std::int64_t size) {
+  if (!places.empty() && std::all_of(places.begin(), places.end(), [&](std::int64_t place) {
+        return place >= 0 && place < size;
+      })) {
+    return {};
+  }
+  return invalid_input("places must be at least one, each from 0 to below " + std::to_string(size));
+}
+
+Result<Types> infer_take(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1));
+  SHARDPLAN_RETURN_IF_ERROR(check_attributes(
+      attributes, {{"dim", AttributeKind::kInteger}, {"places", AttributeKind::kInts}}));
+  const std::int64_t dim = attributes.integer("dim");
+  SHARDPLAN_RETURN_IF_ERROR(check_dim(inputs, 0, dim));
+  const ir::IntList& places = attributes.ints("places");
+  SHARDPLAN_RETURN_IF_ERROR(check_places(places, dim_size(inputs[0], dim)));
+  Types types{inputs[0]};
+  types[0].shape[static_cast<std::size_t>(dim)] = static_cast<std::int64_t>(places.size());
+  return types;
+}
+
+/// g → zeros, of `size` along the dimension, to which g is added at the places.
+Result<Types> infer_take_backward(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1));
+  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
+                                             {{"dim", AttributeKind::kInteger},
+                                              {"places", AttributeKind::kInts},
+                                              {"size", AttributeKind::kInteger}}));
+  const std::int64_t dim = attributes.integer("dim");
+  const std::int64_t size = attributes.integer("size");
+  SHARDPLAN_RETURN_IF_ERROR(check_floating(inputs, 0));
+  SHARDPLAN_RETURN_IF_ERROR(check_dim(inputs, 0, dim));
+  const ir::IntList& places = attributes.ints("places");
+  SHARDPLAN_RETURN_IF_ERROR(check_places(places, size));
+  if (dim_size(inputs[0], dim) != static_cast<std::int64_t>(places.size()) || size > kMost) {
+    return invalid_input(std::to_string(places.size()) + " places do not fit dimension " +
+                         std::to_string(dim) + " of " + ir::to_string(inputs[0]));
+  }
+  Types types{inputs[0]};
+  types[0].shape[static_cast<std::size_t>(dim)] = size;
+  return types;
+}
+
+AxisMap axes_take(const OpView& op) {
+  const std::string names = names_with_whole(op.results[0].rank(), op.attributes.integer("dim"));
+  return make_axis_map(names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+}
+
+/// The places as a tensor.
+Bytes workspace_take(const OpView& op) {
+  return static_cast<Bytes>(op.attributes.ints("places").size()) *
+         ir::element_bytes(ir::DType::kInt64);
+}
+
+void gradient_take(GradientBuilder& b) {
+  const std::int64_t dim = b.attributes().integer("dim");
+  ir::Attributes attributes = b.attributes();
+  attributes.set("size", dim_size(b.type(b.input(0)), dim));
+  b.set_input_gradient(0, b.emit("take_backward", {b.output_gradient(0)}, std::move(attributes)));
+}
+
+}  // namespace
+
+std::vector<OpDef> resample_ops() {
+  return {
+      {.name = "resample",
+       .summary = "space interpolated to another size",
+       .infer = infer_resample,
+       .axes = axes_resample,
+       .flops = flops_resample,
+       .gradient = gradient_resample},
+      {.name = "resample_backward",
+       .summary = "gradient of resample's x",
+       .infer = infer_resample,
+       .axes = axes_resample,
+       .flops = flops_resample},
+      {.name = "take",
+       .summary = "elements of one dimension at fixed places",
+       .infer = infer_take,
+       .axes = axes_take,
+       .workspace = workspace_take,
+       .gradient = gradient_take},
+      {.name = "take_backward",
+       .summary = "zeros to which elements of one dimension are added at fixed places",
+       .infer = infer_take_backward,
+       .axes = axes_take,
+       .flops = result_elements,
+       .workspace = workspace_take},
+  };
+}
+
+}  // namespace shardplan::ops
