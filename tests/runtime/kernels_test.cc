@@ -18,6 +18,7 @@
 #include <ATen/ops/gather.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/group_norm.h>
+#include <ATen/ops/hardsigmoid.h>
 #include <ATen/ops/hardtanh.h>
 #include <ATen/ops/index_add.h>
 #include <ATen/ops/layer_norm.h>
@@ -596,7 +597,7 @@ std::vector<Case> function_cases() {
        {{"low", 0.4}, {"high", 0.9}},
        [](In t) { return at::hardtanh(t[0], 0.4, 0.9); }},
       {"hardswish", x, {}, [](In t) { return t[0].mul(t[0].add(3).clamp(0, 6)).div(6); }},
-      {"hardsigmoid", x, {}, [](In t) { return t[0].add(3).clamp(0, 6).div(6); }},
+      {"hardsigmoid", x, {}, [](In t) { return at::hardsigmoid(t[0]); }},
       {"mish", x, {}, [](In t) { return t[0].mul(t[0].exp().add(1).log().tanh()); }},
       {"log_softmax", x, dim, [](In t) { return t[0].log_softmax(1); }},
       {"max",
