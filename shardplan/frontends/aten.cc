@@ -347,6 +347,7 @@ std::unordered_map<std::string_view, AtenOp> aten_table() {
                             aten_logic,
                             aten_shape,
                             aten_indexing,
+                            aten_embedding_bag,
                             aten_convolution,
                             aten_matmul,
                             aten_reduction,

@@ -139,6 +139,7 @@ struct AtenOp {
 [[nodiscard]] std::vector<AtenOp> aten_logic();          // aten_logic.cc
 [[nodiscard]] std::vector<AtenOp> aten_shape();          // aten_shape.cc
 [[nodiscard]] std::vector<AtenOp> aten_indexing();       // aten_indexing.cc
+[[nodiscard]] std::vector<AtenOp> aten_embedding_bag();  // aten_embedding_bag.cc
 [[nodiscard]] std::vector<AtenOp> aten_convolution();    // aten_convolution.cc
 [[nodiscard]] std::vector<AtenOp> aten_matmul();         // aten_matmul.cc
 [[nodiscard]] std::vector<AtenOp> aten_reduction();      // aten_reduction.cc

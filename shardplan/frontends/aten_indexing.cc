@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "shardplan/frontends/aten.h"
+#include "shardplan/frontends/composites.h"
 
 namespace shardplan::frontends {
 
@@ -326,6 +327,49 @@ void map_scatter_add(AtenCall& c) {
   c.result(c.builder().emit("add", {x, sums}));
 }
 
+/// Each element `repeats` times in a row.
+void map_repeat_interleave(AtenCall& c) {
+  ValueId x = c.tensor("self");
+  Shape shape = c.type_of("self").shape;
+  const std::int64_t repeats = c.integer("repeats", 1);
+  if (!c.given("dim")) {
+    shape = {c.type_of("self").numel()};
+    x = c.reshape(x, shape);
+  }
+  const auto dim =
+      static_cast<std::ptrdiff_t>(c.dim("dim", 0, static_cast<std::int64_t>(shape.size())));
+  if (!c.ok() || repeats < 1) {
+    c.unsupported("is supported with a positive number of repeats only");
+    return;
+  }
+  shape.insert(shape.begin() + dim + 1, 1);
+  x = c.reshape(x, shape);
+  shape[static_cast<std::size_t>(dim) + 1] = repeats;
+  c.result(c.reshape(broadcast_to(c.builder(), x, shape), c.result_type().shape));
+}
+
+/// The lower or upper triangle: zeros elsewhere.
+void map_triangle(AtenCall& c) {
+  Builder& b = c.builder();
+  const ValueId x = c.tensor("self");
+  const TensorType type = c.type_of("self");
+  const std::int64_t diagonal = c.integer("diagonal", 0);
+  constexpr std::int64_t kLimit = std::int64_t{1} << 40;
+  if (!c.ok() || type.rank() < 2 || std::abs(diagonal) > kLimit) {
+    c.unsupported("is supported on matrices only");
+    return;
+  }
+  const std::int64_t rows = type.shape[type.shape.size() - 2];
+  const std::int64_t columns = type.shape.back();
+  const bool lower = c.ours() == "tril";
+  const std::optional<std::int64_t> bound(-diagonal);
+  const ValueId mask = lower ? band_mask(b, rows, columns, bound, std::nullopt)
+                             : band_mask(b, rows, columns, std::nullopt, bound);
+  const ValueId zero =
+      c.materialize_compact(ConstTensor::full({type.dtype, {}}, Number::of(std::int64_t{0})));
+  c.result(b.emit("where", {mask, x, zero}));
+}
+
 /// The lower or upper triangle of a constant matrix.
 Folded fold_triangle(AtenCall& c) {
   const ConstTensor* const x = c.constant("self");
@@ -356,8 +400,9 @@ std::vector<AtenOp> aten_indexing() {
           {"aten.gather.default", map_gather, "gather", fold_gather},
           {"aten.scatter_add.default", map_scatter_add},
           {"aten.scatter_reduce.two", map_scatter_add},
-          {"aten.tril.default", nullptr, "tril", fold_triangle},
-          {"aten.triu.default", nullptr, "triu", fold_triangle}};
+          {"aten.repeat_interleave.self_int", map_repeat_interleave},
+          {"aten.tril.default", map_triangle, "tril", fold_triangle},
+          {"aten.triu.default", map_triangle, "triu", fold_triangle}};
 }
 
 }  // namespace shardplan::frontends

@@ -44,7 +44,8 @@ void map_mean(AtenCall& c) {
   c.result(c.builder().emit("scale", {sum}, {{"factor", 1.0 / elements_along(type, dims)}}));
 }
 
-/// var and std with a correction: mean of squared differences from the mean.
+/// var and std with a correction: mean of squared differences from the mean, which var_mean and
+/// std_mean give besides.
 void map_variance(AtenCall& c) {
   Builder& b = c.builder();
   const TensorType type = c.type_of("self");
@@ -62,18 +63,52 @@ void map_variance(AtenCall& c) {
   const ValueId variance =
       b.emit("scale", {squares}, {{"factor", 1.0 / std::max(count - correction, 0.0)}});
   c.result(c.ours() == "std" ? b.emit("sqrt", {variance}) : variance);
+  if (c.result_count() > 1) {
+    c.result(c.reshape(mean, c.result_type(1).shape), 1);
+  }
 }
 
-/// The Euclidean norm.
-void map_vector_norm(AtenCall& c) {
+/// (Σ |x|^p)^(1/p) along dimensions; p = ∞ is the maximum.
+ValueId norm_along(AtenCall& c, ValueId x, const IntList& dims, double p, bool keepdim) {
   Builder& b = c.builder();
-  if (c.real("ord", 2.0) != 2.0) {
-    c.unsupported("is supported with ord = 2 only");
+  const Attributes where{{"dims", dims}, {"keepdim", keepdim}};
+  if (p == 2.0) {
+    return b.emit("sqrt", {b.emit("sum", {b.emit("mul", {x, x})}, where)});
+  }
+  const ValueId size = b.emit("abs", {x});
+  if (std::isinf(p) && p > 0) {
+    return b.emit("max", {size}, where);
+  }
+  if (p == 1.0) {
+    return b.emit("sum", {size}, where);
+  }
+  const ValueId powers = b.emit("sum", {b.emit("pow_scalar", {size}, {{"exponent", p}})}, where);
+  return b.emit("pow_scalar", {powers}, {{"exponent", 1.0 / p}});
+}
+
+void map_vector_norm(AtenCall& c) {
+  const char* const name = c.ours() == "norm" ? "p" : "ord";
+  const double p = c.real(name, 2.0);
+  if (p <= 0) {
+    c.unsupported("is supported with a positive order only");
     return;
   }
-  const ValueId x = c.tensor("self");
+  const ValueId x = c.tensor_as("self", c.result_type().dtype);
   const IntList dims = c.dims("dim", c.type_of("self").rank());
-  c.result(b.emit("sqrt", {b.emit("sum", {b.emit("mul", {x, x})}, along(c, dims))}));
+  c.result(norm_along(c, x, dims, p, c.flag("keepdim", false)));
+}
+
+/// The norm of the difference along the last dimension.
+void map_pairwise_distance(AtenCall& c) {
+  const TensorType type = c.type_of("x1");
+  const double p = c.real("p", 2.0);
+  if (p <= 0 || type.rank() < 1 || type.shape != c.type_of("x2").shape) {
+    c.unsupported("is supported with a positive order and equal shapes only");
+    return;
+  }
+  const ValueId difference = c.builder().emit("sub", {c.tensor("x1"), c.tensor("x2")});
+  const ValueId x = c.builder().emit("add_scalar", {difference}, {{"value", c.real("eps", 1e-6)}});
+  c.result(norm_along(c, x, {type.rank() - 1}, p, c.flag("keepdim", false)));
 }
 
 void map_cumsum(AtenCall& c) {
@@ -154,7 +189,17 @@ std::vector<AtenOp> aten_reduction() {
           {"aten.std.dim", map_variance, "std"},
           {"aten.std.default", map_variance, "std"},
           {"aten.std.correction", map_variance, "std"},
+          {"aten.var_mean.correction", map_variance, "var"},
+          {"aten.var_mean.dim", map_variance, "var"},
+          {"aten.var_mean.default", map_variance, "var"},
+          {"aten.std_mean.correction", map_variance, "std"},
+          {"aten.std_mean.dim", map_variance, "std"},
+          {"aten.std_mean.default", map_variance, "std"},
           {"aten.linalg_vector_norm.default", map_vector_norm},
+          {"aten.norm.Scalar", map_vector_norm, "norm"},
+          {"aten.norm.ScalarOpt_dim", map_vector_norm, "norm"},
+          {"aten.frobenius_norm.dim", map_vector_norm},
+          {"aten.pairwise_distance.default", map_pairwise_distance},
           {"aten.cumsum.default", map_cumsum, "cumsum", fold_cumsum},
           {"aten.diff.default", nullptr, "diff", fold_diff},
           {"aten.logsumexp.default", map_logsumexp}};

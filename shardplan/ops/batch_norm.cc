@@ -61,6 +61,11 @@ Flops per_element(const OpView& op, std::size_t operand, Flops each) {
   return each * static_cast<Flops>(op.inputs[operand].numel());
 }
 
+/// `count` numbers for each channel of `of`, [moments, channels], in the dtype.
+Bytes channel_vectors(std::int64_t count, const ir::TensorType& of, ir::DType dtype) {
+  return count * of.shape[1] * ir::element_bytes(dtype);
+}
+
 // batch_moments, batch_statistics, batch_running --------------------------------------------------
 
 Result<Types> infer_batch_moments(Inputs inputs, const ir::Attributes& attributes) {
@@ -76,6 +81,24 @@ AxisMap axes_batch_moments(const OpView& op) {
 
 Flops flops_batch_moments(const OpView& op) {
   return per_element(op, 0, 4);
+}
+
+/// Mean and variance, and ATen's own sums for them.
+Bytes workspace_batch_moments(const OpView& op) {
+  return channel_vectors(4, op.inputs[0], accumulation_dtype(op.inputs[0].dtype));
+}
+
+/// Statistics are computed in f64 and then narrowed.
+Bytes workspace_batch_statistics(const OpView& op) {
+  const bool narrows = op.results[0].dtype != op.inputs[0].dtype;
+  return narrows ? channel_vectors(2, op.inputs[0], op.inputs[0].dtype) : 0;
+}
+
+/// Mean and variance in f64, and one of them narrowed.
+Bytes workspace_batch_running(const OpView& op) {
+  const bool narrows = op.results[0].dtype != op.inputs[0].dtype;
+  return channel_vectors(2, op.inputs[0], op.inputs[0].dtype) +
+         (narrows ? channel_vectors(1, op.inputs[0], op.results[0].dtype) : 0);
 }
 
 Status check_moments(Inputs inputs, std::size_t i) {
@@ -153,6 +176,21 @@ AxisMap axes_batch_norm(const OpView& op) {
 
 Flops flops_batch_norm(const OpView& op) {
   return per_element(op, 0, 4);
+}
+
+/// A factor and a summand for each channel.
+Bytes workspace_batch_norm(const OpView& op) {
+  return channel_vectors(2, op.inputs[0], op.inputs[1].dtype);
+}
+
+/// The two sums before they are put together.
+Bytes workspace_batch_norm_sums(const OpView& op) {
+  return channel_vectors(2, op.inputs[1], op.results[0].dtype);
+}
+
+/// Factors of g and x, a summand, and 1 / sqrt(variance + eps).
+Bytes workspace_batch_norm_backward(const OpView& op) {
+  return channel_vectors(4, op.inputs[1], op.inputs[2].dtype);
 }
 
 /// g, x, mean, variance → [count, Σ g, Σ g · (x - mean) / sqrt(variance + eps)] by channel.
@@ -350,6 +388,12 @@ Flops flops_group_norm_backward(const OpView& op) {
   return per_element(op, 1, 14);
 }
 
+/// Sums of g and of g · x for each sample and channel.
+Bytes workspace_group_norm_backward(const OpView& op) {
+  const ir::Shape& x = op.inputs[1].shape;
+  return 2 * x[0] * x[1] * x[2] * ir::element_bytes(op.inputs[2].dtype);
+}
+
 void gradient_group_norm(GradientBuilder& b) {
   b.refuse_output_gradient(1, "the gradient of group_norm's mean");
   b.refuse_output_gradient(2, "the gradient of group_norm's rstd");
@@ -373,17 +417,20 @@ std::vector<OpDef> statistics_ops() {
        .summary = "count, sum and sum of squares of each channel",
        .infer = infer_batch_moments,
        .axes = axes_batch_moments,
-       .flops = flops_batch_moments},
+       .flops = flops_batch_moments,
+       .workspace = workspace_batch_moments},
       {.name = "batch_statistics",
        .summary = "mean and variance of each channel from its moments",
        .infer = infer_batch_statistics,
        .axes = axes_batch_statistics,
-       .flops = result_elements},
+       .flops = result_elements,
+       .workspace = workspace_batch_statistics},
       {.name = "batch_running",
        .summary = "running mean and variance moved towards those of the moments",
        .infer = infer_batch_running,
        .axes = axes_batch_running,
-       .flops = result_elements},
+       .flops = result_elements,
+       .workspace = workspace_batch_running},
   };
 }
 
@@ -397,17 +444,20 @@ std::vector<OpDef> batch_norm_ops() {
                  .infer = infer_batch_norm,
                  .axes = axes_batch_norm,
                  .flops = flops_batch_norm,
+                 .workspace = workspace_batch_norm,
                  .gradient = gradient_batch_norm},
                 {.name = "batch_norm_sums",
                  .summary = "count, Σ g and Σ g · normalised x of each channel",
                  .infer = infer_batch_norm_sums,
                  .axes = axes_batch_norm_sums,
-                 .flops = flops_batch_norm_sums},
+                 .flops = flops_batch_norm_sums,
+                 .workspace = workspace_batch_norm_sums},
                 {.name = "batch_norm_backward",
                  .summary = "gradient of x where mean and variance are its own",
                  .infer = infer_batch_norm_backward,
                  .axes = axes_batch_norm_backward,
-                 .flops = flops_batch_norm_sums},
+                 .flops = flops_batch_norm_sums,
+                 .workspace = workspace_batch_norm_backward},
                 {.name = "group_norm",
                  .summary = "each group of channels to mean 0 and variance 1, then weight and bias",
                  .infer = infer_group_norm,
@@ -418,7 +468,8 @@ std::vector<OpDef> batch_norm_ops() {
                  .summary = "gradients of group_norm's operands",
                  .infer = infer_group_norm_backward,
                  .axes = axes_group_norm_backward,
-                 .flops = flops_group_norm_backward}});
+                 .flops = flops_group_norm_backward,
+                 .workspace = workspace_group_norm_backward}});
   return table;
 }
 

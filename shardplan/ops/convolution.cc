@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shardplan/ops/checks.h"
+#include "shardplan/ops/convolution_workspace.h"
 #include "shardplan/ops/registry.h"
 
 namespace shardplan::ops {
@@ -301,6 +302,7 @@ std::vector<OpDef> convolution_ops() {
        .infer = infer_convolution,
        .axes = axes_convolution,
        .flops = flops_convolution,
+       .workspace = workspace_convolution,
        .gradient = gradient_convolution,
        .matmul = true},
       {.name = "convolution_backward_input",
@@ -308,12 +310,14 @@ std::vector<OpDef> convolution_ops() {
        .infer = infer_backward_input,
        .axes = axes_backward_input,
        .flops = flops_backward_input,
+       .workspace = workspace_convolution_backward_input,
        .matmul = true},
       {.name = "convolution_backward_weight",
        .summary = "gradient of a convolution's weight",
        .infer = infer_backward_weight,
        .axes = axes_backward_weight,
        .flops = flops_backward_weight,
+       .workspace = workspace_convolution_backward_weight,
        .matmul = true},
   };
 }

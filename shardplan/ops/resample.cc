@@ -77,6 +77,24 @@ Flops flops_resample(const OpView& op) {
   return count;
 }
 
+/// ATen puts channels last where it interpolates two dimensions of several channels, and back;
+/// elsewhere it lists places and weights along each dimension.
+Bytes workspace_resample(const OpView& op) {
+  const std::string& mode = op.attributes.string("mode");
+  const ir::TensorType& x = op.inputs[0];
+  const ir::TensorType& y = op.results[0];
+  if (x.rank() == 4 && mode != "cubic") {
+    return x.shape[1] > 1 ? x.bytes() + y.bytes() : 0;
+  }
+  const Bytes taps = mode == "linear" ? 2 : mode == "cubic" ? 4 : 1;
+  const Bytes place = ir::element_bytes(ir::DType::kInt64) + ir::element_bytes(x.dtype);
+  Bytes bytes = 0;
+  for (std::size_t d = 2; d < y.shape.size(); ++d) {
+    bytes += y.shape[d] * taps * place;
+  }
+  return bytes;
+}
+
 void gradient_resample(GradientBuilder& b) {
   const ir::Shape& x = b.type(b.input(0)).shape;
   ir::Attributes attributes = b.attributes();
@@ -158,6 +176,7 @@ std::vector<OpDef> resample_ops() {
        .infer = infer_resample,
        .axes = axes_resample,
        .flops = flops_resample,
+       .workspace = workspace_resample,
        .gradient = gradient_resample},
       {.name = "resample_backward",
        .summary = "gradient of resample's x",

@@ -70,6 +70,12 @@ Flops flops_selection(const OpView& op) {
   return static_cast<Flops>(op.inputs[0].numel());
 }
 
+/// Places along one line.
+Bytes workspace_sort(const OpView& op) {
+  return dim_size(op.inputs[0], op.attributes.integer("dim")) *
+         ir::element_bytes(ir::DType::kInt64);
+}
+
 }  // namespace
 
 std::vector<OpDef> selection_ops() {
@@ -79,6 +85,11 @@ std::vector<OpDef> selection_ops() {
     def.gradient = gradient_selection;
     return def;
   };
+  OpDef sort =
+      row("sort",
+          "the elements along one dimension in order, equal ones as they were, and their places",
+          infer_sort);
+  sort.workspace = workspace_sort;
   return {
       row("max_index",
           "the largest or smallest element along one dimension, and its place",
@@ -86,9 +97,7 @@ std::vector<OpDef> selection_ops() {
       row("topk",
           "the k largest or smallest elements along one dimension in order, and their places",
           infer_topk),
-      row("sort",
-          "the elements along one dimension in order, equal ones as they were, and their places",
-          infer_sort),
+      sort,
   };
 }
 

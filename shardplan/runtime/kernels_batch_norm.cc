@@ -175,10 +175,11 @@ struct GroupShape {
   std::int64_t space;     ///< elements a channel and sample
 
   explicit GroupShape(const at::Tensor& x)
-      : batch(x.size(0)),
-        groups(x.size(1)),
-        channels(x.size(1) * x.size(2)),
-        space(x[0][0][0].numel()) {}
+      : batch(x.size(0)), groups(x.size(1)), channels(x.size(1) * x.size(2)), space(1) {
+    for (std::int64_t d = 3; d < x.dim(); ++d) {
+      space *= x.size(d);
+    }
+  }
 };
 
 /// A vector of all channels, as ATen takes it, with float statistics on the CPU for narrow x.
@@ -199,6 +200,11 @@ std::optional<at::Tensor> group_operand(const KernelCall& call,
 
 Tensors group_norm(const KernelCall& call) {
   const at::Tensor& x = call.input(0);
+  if (x.numel() == 0) {  // a part without elements
+    const at::Tensor statistics =
+        at::zeros(call.results[1].shape, options_of(x, call.results[1].dtype));
+    return {at::empty_like(x), statistics, statistics.clone()};
+  }
   const GroupShape shape(x);
   const std::size_t bias = call.attributes.flag_or("weight", false) ? 2 : 1;
   auto [y, mean, rstd] = at::native_group_norm(x.view({shape.batch, shape.channels, shape.space}),
@@ -218,6 +224,14 @@ Tensors group_norm_backward(const KernelCall& call) {
   const GroupShape shape(x);
   const bool has_weight = call.attributes.flag_or("weight", false);
   const bool has_bias = call.attributes.flag_or("bias", false);
+  if (x.numel() == 0) {
+    Tensors none{at::empty_like(x)};
+    while (none.size() < call.results.size()) {
+      const ir::TensorType& type = call.results[none.size()];
+      none.push_back(at::zeros(type.shape, options_of(x, type.dtype)));
+    }
+    return none;
+  }
   const std::optional<at::Tensor> weight = group_operand(call, x, "weight", 4);
   const at::ScalarType statistics = weight.has_value() ? weight->scalar_type() : x.scalar_type();
   const std::vector<std::int64_t> flat{shape.batch, shape.channels, shape.space};

@@ -198,6 +198,104 @@ TEST_P(Workspace, OfLookupsAndLosses) {
   }
 }
 
+/// A convolution and its gradients; f32 runs on oneDNN, f64 on columns.
+TEST_P(Workspace, OfConvolutions) {
+  struct Filter {
+    Shape x;
+    Shape weight;
+    std::int64_t stride = 1;
+    std::int64_t padding = 0;
+    std::int64_t groups = 1;
+    bool transposed = false;
+  };
+  for (const Filter& f : std::vector<Filter>{
+           {.x = {4, 16, 20, 20}, .weight = {32, 16, 3, 3}, .padding = 1},
+           {.x = {4, 3, 32, 32}, .weight = {64, 3, 7, 7}, .stride = 2, .padding = 3},
+           {.x = {4, 64, 8, 8}, .weight = {64, 64, 1, 1}},
+           {.x = {4, 32, 10, 10}, .weight = {32, 1, 3, 3}, .padding = 1, .groups = 32},
+           {.x = {4, 32, 10, 10}, .weight = {64, 8, 3, 3}, .padding = 1, .groups = 4},
+           {.x = {4, 16, 20}, .weight = {24, 16, 5}, .padding = 2},
+           {.x = {4, 16, 6, 6, 6}, .weight = {24, 16, 3, 3, 3}, .padding = 1},
+           {.x = {4, 16, 10, 10}, .weight = {16, 32, 3, 3}, .stride = 2, .transposed = true}}) {
+    SCOPED_TRACE(ir::to_string(floating(f.weight)));
+    const std::size_t rank = f.x.size() - 2;
+    Attributes attributes{{"stride", IntList(rank, f.stride)},
+                          {"padding", IntList(rank, f.padding)},
+                          {"dilation", IntList(rank, 1)},
+                          {"output_padding", IntList(rank, f.transposed ? f.stride - 1 : 0)},
+                          {"transposed", f.transposed},
+                          {"groups", f.groups}};
+    const Types operands{floating(f.x), floating(f.weight)};
+    const ir::TensorType y = ops::get("convolution").infer(operands, attributes).value()[0];
+    expect_exact("convolution", operands, attributes);
+    attributes.set("size", IntList(f.x.begin() + 2, f.x.end()));
+    expect_exact("convolution_backward_input", {y, operands[1]}, attributes);
+    attributes.set("size", IntList(f.weight.begin() + 2, f.weight.end()));
+    expect_exact("convolution_backward_weight", {y, operands[0]}, attributes);
+  }
+}
+
+TEST_P(Workspace, OfBatchAndGroupNorms) {
+  const ir::TensorType x = floating({4, 32, 10, 10});
+  const ir::TensorType c = floating({32});
+  const ir::TensorType moments{DType::kFloat64, {3, 32}};
+  const Attributes eps{{"eps", 1e-5}};
+  expect_exact("batch_moments", {x});
+  expect_exact("batch_statistics", {moments}, {{"dtype", std::string(ir::dtype_name(GetParam()))}});
+  expect_exact("batch_running", {moments, c, c}, {{"momentum", 0.1}});
+  expect_exact("batch_norm",
+               {x, c, c, c, c},
+               {{"eps", 1e-5}, {"training", true}, {"weight", true}, {"bias", true}});
+  expect_exact("batch_norm_sums", {x, x, c, c}, eps);
+  expect_exact(
+      "batch_norm_backward", {x, x, c, c, floating({3, 32}), c}, {{"eps", 1e-5}, {"weight", true}});
+  const ir::TensorType grouped = floating({4, 8, 4, 10, 10});
+  const ir::TensorType weight = floating({8, 4});
+  const ir::TensorType groups = floating({4, 8});
+  const Attributes affine{{"eps", 1e-5}, {"weight", true}, {"bias", true}};
+  expect_exact("group_norm", {grouped, weight, weight}, affine);
+  expect_exact("group_norm_backward", {grouped, grouped, groups, groups, weight}, affine);
+}
+
+TEST_P(Workspace, OfSpaceAndSelections) {
+  const ir::TensorType x = floating({4, 16, 20, 20});
+  const Attributes windows{{"kernel", IntList{3, 3}},
+                           {"stride", IntList{2, 2}},
+                           {"padding", IntList{1, 1}},
+                           {"ceil", false}};
+  Attributes maxima = windows;
+  maxima.set("dilation", IntList{1, 1});
+  expect_exact("max_pool", {x}, maxima);
+  Attributes means = windows;
+  means.set("count_padding", true);
+  expect_exact("avg_pool", {x}, means);
+  means.set("size", IntList{20, 20});
+  expect_exact("avg_pool_backward", {floating({4, 16, 10, 10})}, means);
+  for (const char* const mode : {"nearest", "linear", "cubic"}) {
+    const std::string name(mode);
+    expect_exact("resample", {x}, {{"mode", name}, {"size", IntList{40, 40}}});
+    expect_exact("resample_backward",
+                 {floating({4, 16, 40, 40})},
+                 {{"mode", name}, {"size", IntList{20, 20}}});
+  }
+  const ir::TensorType rows = floating({64, 100});
+  const std::int64_t one = 1;
+  expect_exact("gather", {rows, i64({64, 30})}, {{"dim", one}});
+  expect_exact("scatter_sum",
+               {floating({64, 30}), i64({64, 30})},
+               {{"dim", one}, {"shape", IntList{64, 100}}});
+  expect_exact("log_softmax", {rows}, {{"dim", one}});
+  expect_exact("log_softmax_backward", {rows, rows}, {{"dim", one}});
+  expect_exact("max_index", {rows}, {{"dim", one}, {"smallest", false}});
+  expect_exact("topk", {rows}, {{"dim", one}, {"k", 5 * one}, {"smallest", false}});
+  expect_exact("sort", {rows}, {{"dim", one}, {"descending", true}});
+  for (const char* const name : {"erf", "log1p", "hardswish", "mish"}) {
+    expect_exact(name, {rows});
+  }
+  expect_exact("hardswish_backward", {rows, rows});
+  expect_exact("mish_backward", {rows, rows});
+}
+
 TEST_P(Workspace, OfUpdates) {
   const ir::TensorType p = floating({64, 32});
   expect_exact("accumulate", {p, p});
