@@ -124,6 +124,14 @@ Bytes with_groups(const Convolution& c, Bytes one_group, Bytes parts, Bytes join
   return c.groups() == 1 ? one_group : std::max(joined, one_group + parts / c.groups());
 }
 
+/// Bytes of the points that a strided convolution by a kernel of one element reads, of one sample.
+Bytes strided_points(const Convolution& c) {
+  if (c.kernel() != 1 || c.all("stride", 1) || c.transposed()) {
+    return 0;
+  }
+  return columns_of_sample(c);
+}
+
 }  // namespace
 
 Bytes workspace_convolution(const OpView& op) {
@@ -135,7 +143,7 @@ Bytes workspace_convolution(const OpView& op) {
   if (c.transposed()) {
     return 2 * b.y;
   }
-  return std::max(b.x + b.weight + b.y - c.y.bytes(), b.y);
+  return std::max(b.x + b.weight + b.y - c.y.bytes() + strided_points(c), b.y);
 }
 
 Bytes workspace_convolution_backward_input(const OpView& op) {
@@ -144,7 +152,8 @@ Bytes workspace_convolution_backward_input(const OpView& op) {
     return with_groups(c, columns(c, false, false), 0, c.x.bytes());
   }
   const Blocks b = blocks_of(c, false);
-  return std::max(b.y + b.weight + b.x - c.x.bytes(), b.x);
+  const Bytes strided = strided_points(c) > 0 ? b.x : 0;
+  return std::max(b.y + b.weight + b.x - c.x.bytes(), b.x) + strided;
 }
 
 Bytes workspace_convolution_backward_weight(const OpView& op) {
@@ -153,7 +162,7 @@ Bytes workspace_convolution_backward_weight(const OpView& op) {
     return with_groups(c, columns(c, true, false), c.x.bytes() + c.y.bytes(), c.weight.bytes());
   }
   const Blocks b = blocks_of(c, true);
-  return std::max(b.x + b.weight + b.y - c.weight.bytes(), b.weight);
+  return std::max(b.x + b.weight + b.y - c.weight.bytes() + strided_points(c), b.weight);
 }
 
 }  // namespace shardplan::ops
