@@ -257,8 +257,8 @@ AxisMap axes_backward_weight(const OpView& op) {
 /// Each element of the smaller side (the result; the operand of a transposed one) meets a part of
 /// the weight: that of one channel.
 Flops products(const ir::TensorType& side, const ir::TensorType& weight) {
-  return 2 * static_cast<Flops>(side.numel()) *
-         static_cast<Flops>(weight.numel() / std::max<std::int64_t>(1, weight.shape[0]));
+  const std::int64_t of_channel = weight.numel() / std::max<std::int64_t>(1, weight.shape[0]);
+  return 2 * static_cast<Flops>(side.numel()) * static_cast<Flops>(of_channel);
 }
 
 bool transposed(const OpView& op) {
