@@ -7,7 +7,7 @@ CMAKE_FLAGS ?=
 export CCACHE_NOHASHDIR = 1
 
 .PHONY: help setup setup-core configure configure-core program build core demo check check-core check-torch style \
-        bench fuzz oracle format tidy clean
+        bench fuzz oracle models format tidy clean
 .DEFAULT_GOAL := help
 
 help:
@@ -76,6 +76,12 @@ bench: build
 fuzz: core
 	@SHARDPLAN_FUZZ_RUNS=$${SHARDPLAN_FUZZ_RUNS:-2000} \
 	  ctest --test-dir build-core -L fuzz --output-on-failure --timeout 100000
+
+## make models      every model of tests/models against PyTorch, then on four ranks against one (long)
+models: build
+	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/truth_models.py
+	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/run_models.py \
+	  --planners map,dp,zero1,zero2,zero3,megatron,megatron_dp
 
 ## make oracle      thousands of random problems against HiGHS (SHARDPLAN_ORACLE_CASES=3000, _SEED=0, _SOLVERS)
 oracle: program
