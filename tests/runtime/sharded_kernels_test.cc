@@ -454,6 +454,55 @@ void add_calls(std::vector<Sample>& out) {
            "same[2,4,6,2]",
            {f64({2, 4, 6, 2}), f64({2, 4, 3, 2}), f64({2, 4, 3, 2}), f64({1, 4, 6, 3})},
            {f64({2, 4, 6, 2})});
+  // One or more of every row of the table of axes that reads its arguments in a way of its own.
+  const std::pair<const char*, const char*> unary[] = {
+      {"aten.flip.default", "self=$0, dims=[0]"},
+      {"aten.roll.default", "self=$0, shifts=[2], dims=[1]"},
+      {"aten.roll.default", "self=$0, shifts=[2]"},
+      {"aten.logcumsumexp.default", "self=$0, dim=-1"},
+      {"aten.triu.default", "self=$0"},
+      {"aten.erfc.default", "self=$0"},
+      {"aten.logit.default", "self=$0, eps=0.1"},
+      {"aten.clamp.default", "self=$0, min=0.3, max=0.9"}};
+  for (const auto& [target, arguments] : unary) {
+    add_call(out, target, arguments, "same[4,6]", {x}, {x});
+  }
+  add_call(out, "aten.cummax.default", "self=$0, dim=0", "same[4,6] i64[4,6]", {x}, {x});
+  add_call(out, "aten.topk.default", "self=$0, k=2", "same[4,2] i64[4,2]", {x}, {f64({4, 2})});
+  add_call(out, "aten.glu.default", "self=$0, dim=1", "same[4,3]", {x}, {f64({4, 3})});
+  add_call(out,
+           "aten.index_select.default",
+           "self=$0, dim=0, index=$1",
+           "same[3,6]",
+           {f64({12, 6}), i64({3})},
+           {f64({3, 6})});
+  add_call(out,
+           "aten.pixel_shuffle.default",
+           "self=$0, upscale_factor=2",
+           "same[2,1,4,4]",
+           {f64({2, 4, 2, 2})},
+           {f64({2, 1, 4, 4})});
+  add_call(out,
+           "aten.reflection_pad1d.default",
+           "self=$0, padding=[1,2]",
+           "same[2,4,9]",
+           {f64({2, 4, 6})},
+           {f64({2, 4, 9})});
+  add_call(out,
+           "aten.grid_sampler_2d.default",
+           "input=$0, grid=$1, interpolation_mode=0, padding_mode=0, align_corners=false",
+           "same[2,4,3,2]",
+           {f64({2, 4, 4, 4}), f64({2, 3, 2, 2})},
+           {f64({2, 4, 3, 2})});
+  add_call(
+      out, "aten.linalg_inv.default", "A=$0", "same[2,3,3]", {f64({2, 3, 3})}, {f64({2, 3, 3})});
+  add_call(out,
+           "aten.gru.input",
+           "input=$0, hx=$1, params=[$2,$3], has_biases=false, num_layers=1, dropout=0.0, "
+           "train=true, bidirectional=false, batch_first=false",
+           "same[4,6,2] same[1,6,2]",
+           {f64({4, 6, 3}), f64({1, 6, 2}), f64({6, 3}), f64({6, 2})},
+           {f64({4, 6, 2})});
   add_call(out,
            "aten.lstm.input",
            "input=$0, hx=[$1,$2], params=[$3,$4], has_biases=false, num_layers=1, dropout=0.0, "
