@@ -192,7 +192,7 @@ std::optional<Parsed> parse(const Builder& b,
   std::erase(equation, ' ');
   const std::size_t arrow = equation.find("->");
   Parsed out;
-  std::string left = equation.substr(0, arrow);
+  const std::string left = equation.substr(0, arrow);
   for (std::size_t start = 0; start <= left.size();) {
     const std::size_t end = std::min(left.find(',', start), left.size());
     out.operands.push_back(left.substr(start, end - start));

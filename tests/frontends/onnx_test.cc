@@ -104,6 +104,46 @@ TEST(Onnx, ShapesAreComputedAwayWhileReading) {
   EXPECT_EQ(graph->ops().size(), 2U);
 }
 
+bool trained(const Result<ir::Graph>& graph, const std::string& name) {
+  const ir::ValueId id = graph ? graph->find_input(name) : ir::ValueId{};
+  return id.valid() && graph->value(id).kind == ir::ValueKind::kParameter &&
+         graph->value(id).trainable;
+}
+
+TEST(Onnx, OnlyWeightsAreTrained) {
+  OnnxModel model = mlp();
+  model.floats("mask", {4}, -3e38F);
+  model.floats("low", {}, -1.0F);
+  model.floats("table", {4}, 0.5F);
+  model.node("Add", {"logits", "mask"}, {"masked"});
+  model.node("Mul", {"masked", "table"}, {"scaled"});
+  model.node("Clip", {"scaled", "low"}, {"y"});
+  model.graph().clear_output();
+  model.output("y");
+  const LoadOptions options{.dims = {{"batch", 6}}, .loss = "mse"};
+  const Result<ir::Graph> plain = load(model, options);
+  ASSERT_TRUE(plain) << plain.error().text();
+  EXPECT_TRUE(trained(plain, "w1"));
+  EXPECT_TRUE(trained(plain, "table"));
+  EXPECT_FALSE(trained(plain, "mask"));
+  EXPECT_FALSE(trained(plain, "low"));
+
+  // Where the exporter tells the parameters, others count only inside products.
+  ::onnx::StringStringEntryProto entry;
+  entry.set_key("pkg.torch.export.ExportedProgram.graph_signature");
+  entry.set_value("p_b1: PARAMETER target='b1'\nb_w2: BUFFER target='w2' persistent=True\n");
+  constexpr int kMetadata = 16;
+  ::onnx::GraphProto& graph = model.graph();
+  graph.GetReflection()->MutableUnknownFields(&graph)->AddLengthDelimited(
+      kMetadata, entry.SerializeAsString());
+  const Result<ir::Graph> told = load(model, options);
+  ASSERT_TRUE(told) << told.error().text();
+  EXPECT_TRUE(trained(told, "b1"));
+  EXPECT_TRUE(trained(told, "w1"));
+  EXPECT_FALSE(trained(told, "w2"));
+  EXPECT_FALSE(trained(told, "table"));
+}
+
 TEST(Onnx, FunctionsAreInlined) {
   OnnxModel model;
   model.input("x", {2, 8});

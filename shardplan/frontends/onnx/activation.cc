@@ -1,5 +1,6 @@
 // Activations that are functions of one operand, and dropout.
 
+#include <algorithm>
 #include <cmath>
 
 #include "shardplan/frontends/onnx/call.h"
@@ -69,7 +70,14 @@ void map_leaky_relu(Call& c) {
 void map_prelu(Call& c) {
   Builder& b = c.builder();
   const ValueId x = c.tensor(0);
-  const ValueId below = b.emit("mul", {x, c.tensor(1)});
+  ValueId slope = c.tensor(1);
+  const ir::Shape channels = c.type(1).shape;
+  if (c.opset() < 7 && channels.size() == 1 && channels[0] > 1) {
+    ir::Shape shape(static_cast<std::size_t>(std::max<std::int64_t>(c.rank(0) - 1, 1)), 1);
+    shape.front() = channels[0];
+    slope = reshape_to(b, slope, shape);
+  }
+  const ValueId below = b.emit("mul", {x, slope});
   c.result(where_above(b, x, 0.0, x, below));
 }
 
@@ -150,6 +158,16 @@ void map_swish(Call& c) {
                         : b.emit("mul", {x, b.emit("sigmoid", {scaled(b, x, alpha)})}));
 }
 
+/// Swish of one operand times the other.
+void map_swiglu(Call& c) {
+  Builder& b = c.builder();
+  const ValueId x = c.tensor(0);
+  const double alpha = c.real("alpha", 1.0);
+  const ValueId gate = alpha == 1.0 ? b.emit("silu", {x})
+                                    : b.emit("mul", {x, b.emit("sigmoid", {scaled(b, x, alpha)})});
+  c.result(b.emit("mul", {gate, c.tensor(1)}));
+}
+
 void map_gelu(Call& c) {
   const ValueId x = c.tensor(0);
   const std::string approximate = c.text("approximate", "none");
@@ -159,7 +177,8 @@ void map_gelu(Call& c) {
 /// Trains where the node says so; the mask is known where it does not.
 void map_dropout(Call& c) {
   const ValueId x = c.tensor(0);
-  const bool training = c.known_number(2, "training_mode", 0.0) != 0.0;
+  const bool training =
+      c.opset() < 7 ? !c.flag("is_test", false) : c.known_number(2, "training_mode", 0.0) != 0.0;
   const double p = c.has("ratio") ? c.real("ratio", 0.5) : c.known_number(1, "ratio", 0.5);
   if (!training || p == 0) {
     c.result(x);
@@ -167,11 +186,14 @@ void map_dropout(Call& c) {
         ConstTensor::full({ir::DType::kBool, c.type(0).shape}, Number::of(std::int64_t{1})), 1);
     return;
   }
-  if (c.wants(1)) {
-    c.unsupported("whose mask is used is not supported while it trains");
-    return;
+  Builder& b = c.builder();
+  const ir::Attributes attributes{{"p", p}, {"seed", c.next_dropout_site()}};
+  c.result(b.emit("dropout", {x}, attributes));
+  if (c.wants(1) && c.ok()) {
+    const ConstTensor ones = ConstTensor::full(c.type(0), Number::of(1.0));
+    const ValueId kept = b.emit("dropout", {materialize(b, ones)}, attributes);
+    c.result(b.emit("ne_scalar", {kept}, {{"value", 0.0}}), 1);
   }
-  c.result(c.builder().emit("dropout", {x}, {{"p", p}, {"seed", c.next_dropout_site()}}));
 }
 
 }  // namespace
@@ -193,6 +215,7 @@ std::vector<Row> activation_rows() {
           {"Softsign", map_softsign},
           {"Mish", map_mish},
           {"Swish", map_swish},
+          {"SwiGLU", map_swiglu},
           {"Gelu", map_gelu},
           {"Dropout", map_dropout}};
 }

@@ -94,6 +94,17 @@ void Call::need(std::size_t index, std::string_view what) {
   }
 }
 
+void Call::need_known(std::size_t index, std::string_view what) {
+  need(index, what);
+  if (ok()) {
+    unsupported(fmt::format(
+        "needs its operand '{}' ({}) when the model is read, and it is computed from the model's "
+        "inputs",
+        node_.inputs[index],
+        what));
+  }
+}
+
 TensorType Call::type(std::size_t index) {
   const Operand* const found = operand(index);
   if (found == nullptr) {
@@ -130,14 +141,7 @@ std::optional<double> Call::uniform(std::size_t index) const {
 IntList Call::known_integers(std::size_t index, std::string_view what) {
   const ConstTensor* const known = constant(index);
   if (known == nullptr) {
-    need(index, what);
-    if (ok()) {
-      unsupported(fmt::format(
-          "needs its operand '{}' ({}) when the model is read, and it is computed from the "
-          "model's inputs",
-          node_.inputs[index],
-          what));
-    }
+    need_known(index, what);
     return {};
   }
   const std::optional<ConstTensor> dense = known->dense();
@@ -164,11 +168,7 @@ double Call::known_number(std::size_t index, std::string_view what, double fallb
   }
   const std::optional<double> value = uniform(index);
   if (!value.has_value()) {
-    need(index, what);
-    if (ok()) {
-      unsupported(fmt::format(
-          "needs its operand '{}' ({}) when the model is read", node_.inputs[index], what));
-    }
+    need_known(index, what);
   }
   return value.value_or(fallback);
 }
@@ -255,7 +255,15 @@ std::unordered_map<std::string_view, Row> table() {
                             product_rows,
                             reduction_rows,
                             normalization_rows,
-                            loss_rows}) {
+                            loss_rows,
+                            convolution_rows,
+                            pooling_rows,
+                            attention_rows,
+                            recurrent_rows,
+                            resize_rows,
+                            scatter_rows,
+                            spatial_rows,
+                            called_rows}) {
     for (const Row& row : family()) {
       SHARDPLAN_CHECK(out.emplace(row.op, row).second) << row.op << " has two rows";
     }

@@ -22,6 +22,8 @@ struct State {
   /// Results of log-softmax over the last dimension, with its operand: the negative
   /// log-likelihood of one is cross-entropy.
   std::unordered_map<ir::ValueId, ir::ValueId> log_softmax_operand{};
+  /// Running statistics that a node moves.
+  std::vector<ir::Write> writes{};
   std::int64_t dropout_sites = 0;
 };
 
@@ -66,6 +68,10 @@ class Call {
   [[nodiscard]] ir::IntList known_integers(std::size_t index, std::string_view what);
   /// The one number of an operand that must be known; the fallback where it is left out.
   [[nodiscard]] double known_number(std::size_t index, std::string_view what, double fallback);
+  /// An error unless operand `index` is there.
+  void need(std::size_t index, std::string_view what);
+  /// An error that says that operand `index` must be known when the model is read.
+  void need_known(std::size_t index, std::string_view what);
   /// The value in the graph, in full shape.
   [[nodiscard]] ir::ValueId tensor(std::size_t index);
   /// An invalid id when the operand is left out.
@@ -96,7 +102,6 @@ class Call {
   [[nodiscard]] const Attribute* attribute(std::string_view name, Attribute::Kind kind);
   [[nodiscard]] const Operand* operand(std::size_t index) const;
   [[nodiscard]] std::string where() const;
-  void need(std::size_t index, std::string_view what);
 
   State& state_;
   const Node& node_;
@@ -125,6 +130,23 @@ struct Row {
 [[nodiscard]] std::vector<Row> reduction_rows();      // reduction.cc
 [[nodiscard]] std::vector<Row> normalization_rows();  // normalization.cc
 [[nodiscard]] std::vector<Row> loss_rows();           // loss.cc
+[[nodiscard]] std::vector<Row> convolution_rows();    // convolution.cc
+[[nodiscard]] std::vector<Row> pooling_rows();        // pooling.cc
+[[nodiscard]] std::vector<Row> attention_rows();      // attention.cc
+[[nodiscard]] std::vector<Row> recurrent_rows();      // recurrent.cc
+[[nodiscard]] std::vector<Row> resize_rows();         // resize.cc
+[[nodiscard]] std::vector<Row> scatter_rows();        // scatter.cc
+[[nodiscard]] std::vector<Row> spatial_rows();        // spatial.cc
+[[nodiscard]] std::vector<Row> called_rows();         // called.cc
+
+/// Whether a node of an old operator set says at which axis its second operand stands.
+[[nodiscard]] bool stands_at_axis(Call& c);
+/// Operand 1 of an elementwise operator beside operand 0. Before operator set 7 the attributes
+/// `broadcast` and `axis` say where its dimensions stand; since then they are aligned at the right.
+[[nodiscard]] ir::ValueId second_operand(Call& c);
+
+/// Indices of which negative ones count from the end of `size` elements.
+[[nodiscard]] ir::ValueId wrapped(Builder& b, ir::ValueId indices, std::int64_t size);
 
 /// All rows by operator.
 [[nodiscard]] std::unordered_map<std::string_view, Row> table();

@@ -45,13 +45,14 @@ ConstTensor list_of(const std::vector<double>& reals) {
 
 /// The tensor of an attribute as an operand: known, or data in the graph.
 void tensor_result(Call& c, const TensorData& tensor) {
-  Result<Operand> operand = constant_operand(c.builder(), tensor, "");
+  const Result<Operand> operand = constant_operand(c.builder(), tensor, "");
   if (!operand) {
     c.unsupported("holds a tensor that " + operand.error().message);
     return;
   }
-  if (operand->constant.has_value()) {
-    c.constant_result(std::move(*operand->constant));
+  const std::optional<ConstTensor>& known = operand->constant;
+  if (known.has_value()) {
+    c.constant_result(*known);
   } else {
     c.result(operand->value);
   }
@@ -93,8 +94,8 @@ void map_constant_of_shape(Call& c) {
   const Attribute* const given = c.attribute("value");
   if (given != nullptr && given->kind == Kind::kTensor) {
     const Result<Operand> operand = constant_operand(c.builder(), *given->tensor, "");
-    const std::optional<Number> one =
-        operand && operand->constant.has_value() ? operand->constant->uniform() : std::nullopt;
+    const std::optional<ConstTensor> known = operand ? operand->constant : std::nullopt;
+    const std::optional<Number> one = known.has_value() ? known->uniform() : std::nullopt;
     if (!one.has_value()) {
       c.unsupported(operand ? "has a value that is no single number"
                             : "has a value that " + operand.error().message);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "shardplan/frontends/onnx/call.h"
+#include "shardplan/frontends/operator_call.h"
 
 namespace shardplan::frontends::onnx {
 
@@ -14,6 +15,30 @@ using ir::IntList;
 using ir::Shape;
 using ir::TensorType;
 using ir::ValueId;
+
+/// The elements of x at known indices along one dimension.
+ValueId selected(Builder& b, ValueId x, std::size_t dim, const IntList& indices) {
+  std::vector<Number> elements;
+  elements.reserve(indices.size());
+  for (const std::int64_t index : indices) {
+    elements.push_back(Number::of(index));
+  }
+  const Shape line{static_cast<std::int64_t>(indices.size())};
+  const std::optional<ConstTensor> known =
+      from_compact({ir::DType::kInt64, line}, line, std::move(elements));
+  TensorType type = b.type(x);
+  if (!b.ok()) {
+    return x;
+  }
+  type.shape[dim] = line[0];
+  return OperatorCall(b, "aten.index_select.default")
+      .tensor("self", x)
+      .integer("dim", static_cast<std::int64_t>(dim))
+      .tensor("index", materialize(b, known.value_or(ConstTensor())))
+      .result(type);
+}
+
+constexpr std::int64_t kMostSelected = std::int64_t{1} << 23;
 
 // Slice -------------------------------------------------------------------------------------------
 
@@ -63,12 +88,26 @@ void map_slice(Call& c) {
   const std::vector<Cut> cuts = cuts_of(c);
   ValueId x = c.tensor(0);
   for (const Cut& cut : cuts) {
-    if (cut.step < 1) {
-      c.unsupported("with a step below 1 is supported on constants only");
-    } else if (cut.end <= cut.start) {
+    const std::int64_t length = cut.step > 0 ? cut.end - cut.start : cut.start - cut.end;
+    if (cut.step == 0 || length <= 0) {
       c.unsupported("leaves nothing of its operand, which is not supported");
     }
-    x = c.ok() ? sliced(c.builder(), x, cut.dim, cut.start, cut.end, cut.step) : x;
+    if (!c.ok()) {
+      return;
+    }
+    if (cut.step > 0) {
+      x = sliced(c.builder(), x, cut.dim, cut.start, cut.end, cut.step);
+      continue;
+    }
+    IntList indices;
+    for (std::int64_t at = cut.start; at > cut.end; at += std::max(cut.step, -length)) {
+      indices.push_back(at);
+      if (std::ssize(indices) > kMostSelected) {
+        c.unsupported("backwards over so many elements is not supported");
+        return;
+      }
+    }
+    x = selected(c.builder(), x, cut.dim, indices);
   }
   c.result(x);
 }
@@ -232,6 +271,20 @@ ValueId padded(Call& c, ValueId x, const Padding& padding, const std::string& mo
         {x},
         {{"dim", dim}, {"before", padding.before}, {"after", padding.after}, {"value", value}});
   }
+  if (mode == "reflect" || mode == "wrap") {
+    const std::int64_t size = b.type(x).shape[padding.dim];
+    const std::int64_t period = mode == "wrap" ? size : std::max<std::int64_t>(2 * size - 2, 1);
+    if (padding.before + size + padding.after > kMostSelected) {
+      c.unsupported("of so many elements is not supported");
+      return x;
+    }
+    IntList indices;
+    for (std::int64_t at = -padding.before; at < size + padding.after; ++at) {
+      const std::int64_t turned = ((at % period) + period) % period;
+      indices.push_back(turned < size ? turned : period - turned);
+    }
+    return selected(b, x, padding.dim, indices);
+  }
   std::vector<ValueId> parts{x};
   if (padding.before > 0) {
     parts.insert(parts.begin(), edge(b, x, padding.dim, true, padding.before));
@@ -249,8 +302,8 @@ void map_pad(Call& c) {
   const double value =
       c.has("value") ? c.real("value", 0.0) : c.known_number(2, "constant_value", 0.0);
   ValueId x = c.tensor(0);
-  if (mode != "constant" && mode != "edge") {
-    c.unsupported("is supported with the modes 'constant' and 'edge'");
+  if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap") {
+    c.invalid("the attribute 'mode' is none of constant, edge, reflect and wrap");
   }
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   for (const Padding& padding : paddings) {

@@ -6,6 +6,7 @@
 #include "shardplan/frontends/const_fold.h"
 #include "shardplan/frontends/onnx/call.h"
 #include "shardplan/frontends/onnx/shapes.h"
+#include "shardplan/frontends/operator_call.h"
 
 namespace shardplan::frontends::onnx {
 
@@ -35,7 +36,7 @@ Number smaller_or_larger(std::string_view op, const Number& a, const Number& b) 
 
 bool fold_arithmetic(Call& c) {
   const std::optional<std::vector<ConstTensor>> operands = c.constants();
-  if (!operands.has_value() || operands->size() != 2) {
+  if (!operands.has_value() || operands->size() != 2 || stands_at_axis(c)) {
     return false;
   }
   const std::optional<TensorType> type = broadcast_type(*operands);
@@ -148,13 +149,52 @@ std::optional<ValueId> with_number(
   return std::nullopt;
 }
 
+}  // namespace
+
+bool stands_at_axis(Call& c) {
+  return c.opset() < 7 && c.flag("broadcast", false) && c.has("axis");
+}
+
+ValueId second_operand(Call& c) {
+  const ValueId y = c.tensor(1);
+  if (!stands_at_axis(c) || !c.ok()) {
+    return y;
+  }
+  const std::int64_t rank = c.rank(0);
+  const std::size_t axis = c.dim(c.integer("axis", 0), rank);
+  ir::Shape shape = c.type(1).shape;
+  if (c.ok() && axis + shape.size() <= static_cast<std::size_t>(rank)) {
+    shape.resize(static_cast<std::size_t>(rank) - axis, 1);
+  }
+  return reshape_to(c.builder(), y, shape);
+}
+
+namespace {
+
+/// Integers divide towards zero.
+ValueId integer_quotient(Call& c) {
+  Builder& b = c.builder();
+  const ValueId x = c.tensor(0);
+  const ValueId y = second_operand(c);
+  const std::optional<ir::Shape> shape = broadcast_shape(b.type(x).shape, b.type(y).shape);
+  if (!c.ok() || !shape.has_value() || b.type(x).dtype != b.type(y).dtype) {
+    c.invalid("its operands do not broadcast, or differ in type");
+    return {};
+  }
+  return OperatorCall(b, "aten.div.Tensor_mode")
+      .tensor("self", x)
+      .tensor("other", y)
+      .text("rounding_mode", "trunc")
+      .result({b.type(x).dtype, *shape});
+}
+
 void map_arithmetic(Call& c) {
   Builder& b = c.builder();
   const std::string op(c.ours());
   const TensorType type = c.type(0);
   const bool floating = ir::is_floating(type.dtype);
   if (op == "div" && c.ok() && !floating) {
-    c.unsupported("of integers is supported on constants only");
+    c.result(integer_quotient(c));
     return;
   }
   for (const std::size_t number : {std::size_t{1}, std::size_t{0}}) {
@@ -169,7 +209,7 @@ void map_arithmetic(Call& c) {
     }
   }
   const ValueId x = c.tensor(0);
-  const ValueId y = c.tensor(1);
+  const ValueId y = second_operand(c);
   c.result(b.emit(op, {x, y}));
 }
 
@@ -196,13 +236,37 @@ bool fold_variadic(Call& c) {
   return c.operand_count() == 2 && c.ours() != "mean" && fold_arithmetic(c);
 }
 
+/// Any power; bases and exponents of different types meet in the wider one.
+void map_any_power(Call& c) {
+  Builder& b = c.builder();
+  ValueId x = c.tensor(0);
+  ValueId y = second_operand(c);
+  const DType dtype = c.type(0).dtype;
+  const DType other = c.type(1).dtype;
+  if (other != dtype) {
+    const DType wide = ir::is_floating(dtype) ? dtype : other;
+    x = cast_to(b, x, wide);
+    y = cast_to(b, y, wide);
+  }
+  const std::optional<ir::Shape> shape = broadcast_shape(b.type(x).shape, b.type(y).shape);
+  if (!c.ok() || !shape.has_value()) {
+    c.invalid("its operands do not broadcast");
+    return;
+  }
+  const ValueId power = OperatorCall(b, "aten.pow.Tensor_Tensor")
+                            .tensor("self", x)
+                            .tensor("exponent", y)
+                            .result({b.type(x).dtype, *shape});
+  c.result(cast_to(b, power, dtype));
+}
+
 /// A power with a known exponent.
 void map_pow(Call& c) {
   const std::optional<double> exponent = c.uniform(1);
   const TensorType type = c.type(0);
   const std::optional<ir::Shape> both = broadcast_shape(type.shape, c.type(1).shape);
   if (!c.ok() || !exponent.has_value() || !ir::is_floating(type.dtype) || both != type.shape) {
-    c.unsupported("is supported for a known exponent and a floating base");
+    map_any_power(c);
     return;
   }
   const ValueId x = c.tensor(0);
@@ -227,6 +291,31 @@ void map_clip(Call& c) {
     }
   }
   c.result(x);
+}
+
+/// The sign of the remainder is that of the divisor, or, like in C, that of the dividend.
+void map_mod(Call& c) {
+  Builder& b = c.builder();
+  const bool like_c = c.flag("fmod", false);
+  const ValueId x = c.tensor(0);
+  const ValueId y = c.tensor(1);
+  const std::optional<ir::Shape> shape = broadcast_shape(c.type(0).shape, c.type(1).shape);
+  if (!c.ok() || !shape.has_value() || c.type(0).dtype != c.type(1).dtype) {
+    c.invalid("its operands do not broadcast, or differ in type");
+    return;
+  }
+  c.result(OperatorCall(b, like_c ? "aten.fmod.Tensor" : "aten.remainder.Tensor")
+               .tensor("self", x)
+               .tensor("other", y)
+               .result({c.type(0).dtype, *shape}));
+}
+
+/// A function of PyTorch's that keeps the type.
+void map_called(Call& c) {
+  const ValueId x = c.tensor(0);
+  c.result(OperatorCall(c.builder(), "aten." + std::string(c.ours()) + ".default")
+               .tensor("self", x)
+               .result(c.type(0)));
 }
 
 void map_sinh(Call& c) {
@@ -259,8 +348,8 @@ std::vector<Row> elementwise_rows() {
   return {{"Neg", map_unary, "neg", fold_unary},
           {"Abs", map_unary, "abs", fold_unary},
           {"Sqrt", map_unary, "sqrt", fold_unary},
-          {"Floor", nullptr, "floor", fold_unary},
-          {"Ceil", nullptr, "ceil", fold_unary},
+          {"Floor", map_called, "floor", fold_unary},
+          {"Ceil", map_called, "ceil", fold_unary},
           {"Exp", map_unary, "exp"},
           {"Log", map_unary, "log"},
           {"Reciprocal", map_unary, "reciprocal"},
@@ -274,7 +363,7 @@ std::vector<Row> elementwise_rows() {
           {"Sub", map_arithmetic, "sub", fold_arithmetic},
           {"Mul", map_arithmetic, "mul", fold_arithmetic},
           {"Div", map_arithmetic, "div", fold_arithmetic},
-          {"Mod", nullptr, "mod", fold_mod},
+          {"Mod", map_mod, "mod", fold_mod},
           {"Sum", map_variadic, "add", fold_variadic},
           {"Mean", map_variadic, "mean"},
           {"Max", map_variadic, "maximum", fold_variadic},

@@ -25,7 +25,7 @@ namespace {
 using ir::ValueId;
 using ir::ValueKind;
 
-constexpr std::int64_t kOldestOpset = 7;
+constexpr std::int64_t kOldestOpset = 6;
 constexpr std::int64_t kNewestOpset = 28;
 
 /// Operands that say how to compute, not with what: initializers there are no weights.
@@ -38,9 +38,19 @@ bool is_setting(std::string_view op, std::size_t index) {
       {"Upsample", {1}},
       {"OneHot", {1, 2}},
       {"Range", {0, 1, 2}},
+      {"LSTM", {4, 5, 6}},
+      {"GRU", {4, 5}},
+      {"RNN", {4, 5}},
       {"BatchNormalization", {3, 4}}};
   const auto found = settings.find(op);
   return found != settings.end() && found->second.contains(index);
+}
+
+/// Operators whose constant operands are weights and nothing else.
+bool multiplies(std::string_view op) {
+  static const std::set<std::string_view> products{
+      "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"};
+  return products.contains(op);
 }
 
 /// Whether a tensor holds minus infinity or what stands for it: a mask, not a weight.
@@ -122,7 +132,7 @@ class Importer {
 
   Status check_opset() {
     const auto standard = model_.opsets.find("");
-    opset_ = standard == model_.opsets.end() ? 1 : standard->second;
+    opset_ = standard == model_.opsets.end() ? kNewestOpset : standard->second;
     if (opset_ < kOldestOpset || opset_ > kNewestOpset) {
       return Error{
           ErrorCode::kUnsupported,
@@ -163,6 +173,9 @@ class Importer {
         used_.insert(node.inputs[i]);
         if (!is_setting(node.op, i)) {
           learned_.insert(node.inputs[i]);
+        }
+        if (multiplies(node.op) && !is_setting(node.op, i)) {
+          multiplied_.insert(node.inputs[i]);
         }
         if (node.op == "BatchNormalization" && i >= 3) {
           statistics_.insert(node.inputs[i]);
@@ -218,8 +231,9 @@ class Importer {
                        std::size_t index,
                        std::vector<std::string>& open,
                        std::vector<std::string>& known) const {
-    if (input.dims[index].size.has_value()) {
-      return *input.dims[index].size;
+    const std::optional<std::int64_t>& fixed = input.dims[index].size;
+    if (fixed.has_value()) {
+      return *fixed;
     }
     const std::string name = dim_name(input, index);
     std::vector<std::string>& list = options_.dims.contains(name) ? known : open;
@@ -269,7 +283,17 @@ class Importer {
     return {};
   }
 
-  /// Floating tensors of at least one dimension are weights, others known constants.
+  /// Where the exporter tells the parameters, an initializer of another name may still be one that
+  /// was folded into a product.
+  [[nodiscard]] bool is_weight(const TensorData& tensor) const {
+    const Graph& graph = model_.graph;
+    const bool told = graph.parameters.empty() || graph.parameters.contains(tensor.name) ||
+                      (multiplied_.contains(tensor.name) && !graph.buffers.contains(tensor.name));
+    return ir::is_floating(tensor.type.dtype) && tensor.type.rank() > 0 && told &&
+           learned_.contains(tensor.name) && !masks(tensor);
+  }
+
+  /// Weights are parameters, running statistics buffers, others known constants.
   Status add_initializer(const TensorData& tensor) {
     SHARDPLAN_RETURN_IF_ERROR(define(tensor.name));
     if (!used_.contains(tensor.name)) {
@@ -278,8 +302,7 @@ class Importer {
     if (!tensor.problem.empty()) {
       return unsupported(fmt::format("initializer '{}' {}", tensor.name, tensor.problem), path_);
     }
-    const bool weight = ir::is_floating(tensor.type.dtype) && tensor.type.rank() > 0 &&
-                        learned_.contains(tensor.name) && !masks(tensor);
+    const bool weight = is_weight(tensor);
     if (!weight && !statistics_.contains(tensor.name)) {
       Result<Operand> operand = constant_operand(builder_, tensor, path_);
       if (!operand) {
@@ -395,6 +418,7 @@ class Importer {
   }
 
   Result<ir::Graph> finished() {
+    graph_.writes = state_.writes;
     SHARDPLAN_RETURN_IF_ERROR(ops::verify(graph_));
     const std::size_t slash = path_.rfind('/');
     graph_.name = slash == std::string::npos ? path_ : path_.substr(slash + 1);
@@ -410,6 +434,7 @@ class Importer {
   std::int64_t opset_ = 0;
   std::set<std::string> used_;
   std::set<std::string> learned_;
+  std::set<std::string> multiplied_;
   std::set<std::string> statistics_;
   std::set<std::string> defined_;
 };

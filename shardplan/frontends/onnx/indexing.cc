@@ -68,13 +68,6 @@ bool fold_gather(Call& c) {
   return true;
 }
 
-/// Negative indices count from the end.
-ValueId wrapped(Builder& b, ValueId indices, std::int64_t size) {
-  const ValueId negative = b.emit("lt_scalar", {indices}, {{"value", 0.0}});
-  const ValueId from_end = b.emit("add_scalar", {indices}, {{"value", static_cast<double>(size)}});
-  return b.emit("where", {negative, from_end, indices});
-}
-
 /// One known index: a slice without its dimension.
 bool map_known_index(Call& c, std::size_t dim) {
   const std::optional<double> index = c.uniform(1);
@@ -197,6 +190,12 @@ void map_trilu(Call& c) {
 }
 
 }  // namespace
+
+ValueId wrapped(Builder& b, ValueId indices, std::int64_t size) {
+  const ValueId negative = b.emit("lt_scalar", {indices}, {{"value", 0.0}});
+  const ValueId from_end = b.emit("add_scalar", {indices}, {{"value", static_cast<double>(size)}});
+  return b.emit("where", {negative, from_end, indices});
+}
 
 std::vector<Row> indexing_rows() {
   return {

@@ -21,7 +21,9 @@ bool fold_binary(Call& c,
                      std::string_view, const TensorType&, const ConstTensor&, const ConstTensor&)) {
   const std::optional<std::vector<ConstTensor>> operands = c.constants();
   const std::optional<TensorType> type =
-      operands.has_value() && operands->size() == 2 ? broadcast_type(*operands) : std::nullopt;
+      operands.has_value() && operands->size() == 2 && !stands_at_axis(c)
+          ? broadcast_type(*operands)
+          : std::nullopt;
   if (!type.has_value()) {
     return false;
   }
@@ -54,13 +56,13 @@ void map_comparison(Call& c) {
     return;
   }
   const ValueId x = c.tensor(0);
-  const ValueId y = c.tensor(1);
+  const ValueId y = second_operand(c);
   c.result(b.emit(op, {x, y}));
 }
 
 void map_logical(Call& c) {
   const ValueId x = c.tensor(0);
-  const ValueId y = c.tensor(1);
+  const ValueId y = second_operand(c);
   c.result(c.builder().emit(std::string(c.ours()), {x, y}));
 }
 

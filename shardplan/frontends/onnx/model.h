@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,10 @@ struct Graph {
   std::vector<ValueInfo> inputs{};
   std::vector<std::string> outputs{};
   bool sparse_initializers = false;
+  /// The module's names of its parameters and buffers, where the exporter wrote them down: then
+  /// initializers of other names are what it computed from them, or constants.
+  std::set<std::string> parameters{};
+  std::set<std::string> buffers{};
 };
 
 /// A function of the model: nodes that stand for one call.

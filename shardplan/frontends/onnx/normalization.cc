@@ -69,23 +69,6 @@ ValueId mean_over(Builder& b, ValueId x, const IntList& dims) {
   return b.emit("scale", {sum}, {{"factor", 1.0 / count}});
 }
 
-struct Normalized {
-  ValueId y{};
-  ValueId mean{};
-  ValueId rstd{};
-};
-
-/// (x - mean) / sqrt(variance + eps) over dimensions.
-Normalized normalized(Builder& b, ValueId x, const IntList& dims, double eps) {
-  Normalized out;
-  out.mean = mean_over(b, x, dims);
-  const ValueId centred = b.emit("sub", {x, out.mean});
-  const ValueId variance = mean_over(b, b.emit("mul", {centred, centred}), dims);
-  out.rstd = b.emit("rsqrt", {b.emit("add_scalar", {variance}, {{"value", eps}})});
-  out.y = b.emit("mul", {centred, out.rstd});
-  return out;
-}
-
 /// Statistics in `stash_type`, then scale and bias in the type of the operand. One layer_norm op
 /// where scale and bias have the normalised shape.
 void map_layer_norm(Call& c) {
@@ -140,87 +123,79 @@ void map_rms_norm(Call& c) {
   c.result(b.emit("mul", {cast_to(b, y, type.dtype), scale}));
 }
 
-/// A vector of channels beside x [n, c, ...].
-ValueId along_channels(Builder& b, ValueId vector, std::int64_t rank) {
-  if (!b.ok()) {
-    return vector;
-  }
-  Shape shape(static_cast<std::size_t>(rank), 1);
-  shape[1] = b.type(vector).numel();
-  return reshape_to(b, vector, shape);
-}
-
-void map_instance_norm(Call& c) {
-  Builder& b = c.builder();
-  const std::int64_t rank = c.rank(0);
-  const ValueId x = c.tensor(0);
-  const ValueId scale = c.tensor(1);
-  const ValueId bias = c.tensor(2);
-  if (!c.ok() || rank < 3) {
-    c.invalid("its operand has no plane");
-    return;
-  }
-  const Normalized n = normalized(b, x, dims_from(2, rank), c.real("epsilon", 1e-5));
-  const ValueId scaled = b.emit("mul", {n.y, along_channels(b, scale, rank)});
-  c.result(b.emit("add", {scaled, along_channels(b, bias, rank)}));
-}
-
-/// Before operator set 21 scale and bias are per group, since then per channel.
-void map_group_norm(Call& c) {
+/// x [n, c, ...] as [n, groups, c / groups, ...], its weights likewise.
+void map_grouped(Call& c) {
   Builder& b = c.builder();
   const TensorType type = c.type(0);
-  const std::int64_t groups = c.integer("num_groups", 1);
+  const bool instance = c.ours() == "instance";
+  const std::int64_t channels = type.rank() < 2 ? 1 : type.shape[1];
+  const std::int64_t groups = instance ? channels : c.integer("num_groups", 1);
   const ValueId x = c.tensor(0);
-  const ValueId scale = c.tensor(1);
-  const ValueId bias = c.tensor(2);
-  if (!c.ok() || type.rank() < 3 || groups < 1 || type.shape[1] % groups != 0) {
+  std::vector<ValueId> vectors{c.tensor(1), c.tensor(2)};
+  if (!c.ok() || type.rank() < 3 || groups < 1 || channels % groups != 0) {
     c.invalid("its groups do not divide the channels of its operand");
     return;
   }
-  Shape grouped{type.shape[0], groups, type.shape[1] / groups};
-  grouped.insert(grouped.end(), type.shape.begin() + 2, type.shape.end());
-  const auto rank = static_cast<std::int64_t>(grouped.size());
-  const ValueId apart = reshape_to(b, x, grouped);
-  const Normalized n = normalized(b, apart, dims_from(2, rank), c.real("epsilon", 1e-5));
-  const auto apply = [&](const char* op, ValueId y, ValueId vector) {
-    if (!b.ok()) {
-      return y;
-    }
-    Shape shape(grouped.size(), 1);
-    shape[1] = groups;
-    shape[2] = b.type(vector).numel() / groups;
-    return b.emit(op, {y, reshape_to(b, vector, shape)});
-  };
-  c.result(reshape_to(b, apply("add", apply("mul", n.y, scale), bias), type.shape));
+  const std::int64_t each = channels / groups;
+  Shape grouped = type.shape;
+  grouped[1] = groups;
+  grouped.insert(grouped.begin() + 2, each);
+  std::vector<ValueId> operands{reshape_to(b, x, grouped)};
+  for (const ValueId vector : vectors) {
+    // Before operator set 21 scale and bias are per group, since then per channel.
+    const bool per_group = b.type(vector).numel() == groups;
+    const ValueId matrix = reshape_to(b, vector, {groups, per_group ? 1 : each});
+    operands.push_back(broadcast_to(b, matrix, {groups, each}));
+  }
+  const ValueId y = b.emit(
+      "group_norm", operands, {{"eps", c.real("epsilon", 1e-5)}, {"weight", true}, {"bias", true}});
+  c.result(reshape_to(b, y, type.shape));
 }
 
-/// Inference: the running statistics are fixed.
+/// New running statistics: most of the old ones and a little of those of this batch.
+ValueId moved(Builder& b, ValueId before, ValueId now, double momentum) {
+  const ValueId kept = b.emit("scale", {before}, {{"factor", momentum}});
+  const ValueId added =
+      b.emit("scale", {cast_to(b, now, b.type(before).dtype)}, {{"factor", 1.0 - momentum}});
+  return b.emit("add", {kept, added});
+}
+
+/// By the running statistics, or, where the node trains, by those of its operand, towards which the
+/// running ones then move.
 void map_batch_norm(Call& c) {
   Builder& b = c.builder();
-  const std::int64_t rank = c.rank(0);
-  const double eps = c.real("epsilon", 1e-5);
-  std::vector<ValueId> vectors;
-  const ValueId x = c.tensor(0);
-  for (std::size_t i = 1; i < 5; ++i) {
-    vectors.push_back(c.tensor(i));
-  }
-  if (!c.ok() || rank < 2) {
-    c.invalid("its operand has no channels");
-    return;
-  }
-  if (c.flag("training_mode", false)) {
-    c.unsupported("is not supported while it trains");
-    return;
-  }
   const DType dtype = c.type(0).dtype;
-  const ValueId rstd = b.emit("rsqrt", {b.emit("add_scalar", {vectors[3]}, {{"value", eps}})});
-  const ValueId factor = b.emit("mul", {cast_to(b, vectors[0], b.type(rstd).dtype), rstd});
-  const auto beside = [&](ValueId vector) {
-    return along_channels(b, cast_to(b, vector, dtype), rank);
-  };
-  const ValueId centred = b.emit("sub", {x, beside(vectors[2])});
-  const ValueId scaled = b.emit("mul", {centred, beside(factor)});
-  c.result(b.emit("add", {scaled, beside(vectors[1])}));
+  const DType wide = dtype == DType::kFloat64 ? dtype : DType::kFloat32;
+  const bool training = c.opset() < 7 ? !c.flag("is_test", false) : c.flag("training_mode", false);
+  const ValueId x = c.tensor(0);
+  const ValueId weight = c.tensor(1);
+  const ValueId bias = c.tensor(2);
+  const ValueId mean = c.tensor(3);
+  const ValueId variance = c.tensor(4);
+  std::vector<ValueId> statistics{cast_to(b, mean, wide), cast_to(b, variance, wide)};
+  if (training) {
+    const ValueId moments = b.emit("batch_moments", {x});
+    statistics =
+        b.emit_all("batch_statistics", {moments}, {{"dtype", std::string(ir::dtype_name(wide))}});
+  }
+  if (!c.ok()) {
+    return;
+  }
+  c.result(b.emit("batch_norm",
+                  {x, statistics[0], statistics[1], weight, bias},
+                  {{"eps", c.real("epsilon", 1e-5)},
+                   {"training", training},
+                   {"weight", true},
+                   {"bias", true}}));
+  const double momentum = c.real("momentum", 0.9);
+  for (std::size_t i = 0; training && i < 2 && c.ok(); ++i) {
+    const ValueId before = i == 0 ? mean : variance;
+    const ValueId after = moved(b, before, statistics[i], momentum);
+    c.result(after, i + 1);
+    if (b.ok() && b.graph().value(before).kind == ir::ValueKind::kBuffer) {
+      c.state().writes.push_back({before, after});
+    }
+  }
 }
 
 /// x / ‖x‖ along one dimension; 0 where the norm is 0.
@@ -297,8 +272,8 @@ std::vector<Row> normalization_rows() {
           {"LogSoftmax", map_softmax, "log_softmax"},
           {"LayerNormalization", map_layer_norm},
           {"RMSNormalization", map_rms_norm},
-          {"InstanceNormalization", map_instance_norm},
-          {"GroupNormalization", map_group_norm},
+          {"InstanceNormalization", map_grouped, "instance"},
+          {"GroupNormalization", map_grouped, "group"},
           {"BatchNormalization", map_batch_norm},
           {"LpNormalization", map_lp_norm},
           {"MeanVarianceNormalization", map_mean_variance},

@@ -183,13 +183,15 @@ std::string layer_in_name(const std::string& name) {
   return with_dots(name.substr(1, last - 1));
 }
 
+constexpr int kNodeMetadata = 9;
+constexpr int kGraphMetadata = 16;
+
 /// Value of a key of metadata_props, a field that is younger than the headers of Debian 12.
-std::string metadata(const ::onnx::NodeProto& proto, std::string_view key) {
-  constexpr int kMetadataField = 9;
+std::string metadata(const google::protobuf::Message& proto, int number, std::string_view key) {
   const auto& fields = proto.GetReflection()->GetUnknownFields(proto);
   for (int i = 0; i < fields.field_count(); ++i) {
     const auto& field = fields.field(i);
-    if (field.number() != kMetadataField ||
+    if (field.number() != number ||
         field.type() != google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
       continue;
     }
@@ -220,7 +222,7 @@ Node read_node(::onnx::NodeProto& proto) {
   out.name = proto.name();
   out.op = proto.op_type();
   out.domain = proto.domain() == "ai.onnx" ? std::string() : proto.domain();
-  const std::string scopes = metadata(proto, "pkg.torch.onnx.name_scopes");
+  const std::string scopes = metadata(proto, kNodeMetadata, "pkg.torch.onnx.name_scopes");
   out.layer = scopes.empty() ? layer_in_name(out.name) : innermost_scope(scopes);
   out.inputs.assign(proto.input().begin(), proto.input().end());
   out.outputs.assign(proto.output().begin(), proto.output().end());
@@ -259,6 +261,19 @@ ValueInfo read_input(const ::onnx::ValueInfoProto& proto) {
   return out;
 }
 
+/// Lines such as "p_fc_weight: PARAMETER target='fc.weight'".
+void read_signature(const std::string& text, Graph& out) {
+  const auto collect = [&](std::string_view kind, std::set<std::string>& names) {
+    const std::string start = ": " + std::string(kind) + " target='";
+    for (std::size_t at = text.find(start); at != std::string::npos; at = text.find(start, at)) {
+      at += start.size();
+      names.insert(text.substr(at, std::min(text.find('\'', at), text.size()) - at));
+    }
+  };
+  collect("PARAMETER", out.parameters);
+  collect("BUFFER", out.buffers);
+}
+
 Graph read_graph(::onnx::GraphProto& proto) {
   Graph out;
   for (auto& node : *proto.mutable_node()) {
@@ -273,6 +288,8 @@ Graph read_graph(::onnx::GraphProto& proto) {
   for (const auto& output : proto.output()) {
     out.outputs.push_back(output.name());
   }
+  read_signature(
+      metadata(proto, kGraphMetadata, "pkg.torch.export.ExportedProgram.graph_signature"), out);
   out.sparse_initializers = proto.sparse_initializer_size() > 0;
   return out;
 }

@@ -7,6 +7,7 @@
 #include "shardplan/frontends/composites.h"
 #include "shardplan/frontends/index_space.h"
 #include "shardplan/frontends/onnx/call.h"
+#include "shardplan/frontends/operator_call.h"
 
 namespace shardplan::frontends::onnx {
 
@@ -45,8 +46,26 @@ ValueId summed(Builder& b, ValueId x, const IntList& dims, bool keepdim) {
   return cast_to(b, b.emit("sum", {x}, {{"dims", dims}, {"keepdim", keepdim}}), dtype);
 }
 
+/// Of reals PyTorch's, which has a gradient.
 ValueId largest(Builder& b, ValueId x, const IntList& dims, bool keepdim) {
-  return dims.empty() ? x : b.emit("max", {x}, {{"dims", dims}, {"keepdim", keepdim}});
+  TensorType type = b.type(x);
+  if (dims.empty() || !ir::is_floating(type.dtype)) {
+    return dims.empty() ? x : b.emit("max", {x}, {{"dims", dims}, {"keepdim", keepdim}});
+  }
+  Shape kept;
+  for (std::int64_t d = 0; d < type.rank(); ++d) {
+    const bool reduced = std::binary_search(dims.begin(), dims.end(), d);
+    type.shape[static_cast<std::size_t>(d)] = reduced ? 1 : type.shape[static_cast<std::size_t>(d)];
+    if (!reduced || keepdim) {
+      kept.push_back(type.shape[static_cast<std::size_t>(d)]);
+    }
+  }
+  const ValueId y = OperatorCall(b, "aten.amax.default")
+                        .tensor("self", x)
+                        .integers("dim", dims)
+                        .flag("keepdim", true)
+                        .result(type);
+  return reshape_to(b, y, kept);
 }
 
 /// -max(-x); of truth values the negation is another.
@@ -58,6 +77,9 @@ ValueId smallest(Builder& b, ValueId x, const IntList& dims, bool keepdim) {
 
 /// log Σ exp(x), the maximum taken out; where all are -inf, so is the result.
 ValueId log_sum_exp_over(Builder& b, ValueId x, const IntList& dims, bool keepdim) {
+  if (dims.empty()) {
+    return x;
+  }
   if (dims.size() == 1) {
     const ValueId y = log_sum_exp(b, x, dims[0]);
     Shape shape = b.type(y).shape;
@@ -66,7 +88,8 @@ ValueId log_sum_exp_over(Builder& b, ValueId x, const IntList& dims, bool keepdi
     }
     return reshape_to(b, y, shape);
   }
-  const ValueId top = largest(b, x, dims, true);
+  // The gradient through the maximum cancels.
+  const ValueId top = b.emit("detach", {b.emit("max", {x}, {{"dims", dims}, {"keepdim", true}})});
   const ValueId sum = summed(b, b.emit("exp", {b.emit("sub", {x, top})}), dims, keepdim);
   const ValueId y = b.emit("log", {sum});
   return b.ok() ? b.emit("add", {y, reshape_to(b, top, b.type(y).shape)}) : y;
@@ -106,6 +129,34 @@ void map_reduction(Call& c) {
   } else {
     c.result(log_sum_exp_over(b, x, dims, keepdim));
   }
+}
+
+/// Products over dimensions, one after the other.
+void map_product(Call& c) {
+  Builder& b = c.builder();
+  ValueId x = c.tensor(0);
+  TensorType type = c.type(0);
+  const IntList dims = reduced_dims(c);
+  const DType dtype = type.dtype;
+  for (const std::int64_t dim : dims) {
+    type.shape[static_cast<std::size_t>(dim)] = 1;
+    const bool floating = ir::is_floating(dtype);
+    x = OperatorCall(b, "aten.prod.dim_int")
+            .tensor("self", x)
+            .integer("dim", dim)
+            .flag("keepdim", true)
+            .result({floating ? dtype : DType::kInt64, type.shape});
+  }
+  if (!c.flag("keepdims", true)) {
+    Shape kept;
+    for (std::int64_t d = 0; d < type.rank(); ++d) {
+      if (!std::binary_search(dims.begin(), dims.end(), d)) {
+        kept.push_back(type.shape[static_cast<std::size_t>(d)]);
+      }
+    }
+    x = reshape_to(b, x, kept);
+  }
+  c.result(cast_to(b, x, dtype));
 }
 
 /// Products and sums of known integers: element counts of shapes.
@@ -203,7 +254,7 @@ std::vector<Row> reduction_rows() {
           {"ReduceMean", map_reduction, "mean"},
           {"ReduceMax", map_reduction, "max", fold_reduction},
           {"ReduceMin", map_reduction, "min", fold_reduction},
-          {"ReduceProd", nullptr, "prod", fold_reduction},
+          {"ReduceProd", map_product, "prod", fold_reduction},
           {"ReduceL1", map_reduction, "l1"},
           {"ReduceL2", map_reduction, "l2"},
           {"ReduceSumSquare", map_reduction, "sum_square"},

@@ -135,15 +135,15 @@ void map_depth_to_space(Call& c) {
     c.invalid("its operand has not 4 dimensions that the block size divides");
     return;
   }
+  const bool blocks_first = c.text("mode", "DCR") == "DCR";
   if (!to_space) {
     const ValueId y = reshape_to(b, x, {s[0], s[1], s[2] / block, block, s[3] / block, block});
-    c.result(reshape_to(b,
-                        permuted(b, y, {0, 3, 5, 1, 2, 4}),
-                        {s[0], s[1] * block * block, s[2] / block, s[3] / block}));
+    const IntList order = blocks_first ? IntList{0, 3, 5, 1, 2, 4} : IntList{0, 1, 3, 5, 2, 4};
+    c.result(reshape_to(
+        b, permuted(b, y, order), {s[0], s[1] * block * block, s[2] / block, s[3] / block}));
     return;
   }
   const std::int64_t depth = s[1] / (block * block);
-  const bool blocks_first = c.text("mode", "DCR") == "DCR";
   const Shape apart = blocks_first ? Shape{s[0], block, block, depth, s[2], s[3]}
                                    : Shape{s[0], depth, block, block, s[2], s[3]};
   const IntList order = blocks_first ? IntList{0, 3, 4, 1, 5, 2} : IntList{0, 1, 4, 2, 5, 3};
