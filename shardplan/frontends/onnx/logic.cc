@@ -19,16 +19,14 @@ using ir::ValueId;
 bool fold_binary(Call& c,
                  std::optional<ConstTensor> (*function)(
                      std::string_view, const TensorType&, const ConstTensor&, const ConstTensor&)) {
-  const std::optional<std::vector<ConstTensor>> operands = c.constants();
-  const std::optional<TensorType> type =
-      operands.has_value() && operands->size() == 2 && !stands_at_axis(c)
-          ? broadcast_type(*operands)
-          : std::nullopt;
-  if (!type.has_value()) {
+  const ConstTensor* const x = c.constant(0);
+  const ConstTensor* const y = c.constant(1);
+  if (x == nullptr || y == nullptr || stands_at_axis(c)) {
     return false;
   }
+  const std::optional<ir::Shape> shape = broadcast_shape(x->shape(), y->shape());
   std::optional<ConstTensor> folded =
-      function(c.ours(), {DType::kBool, type->shape}, (*operands)[0], (*operands)[1]);
+      shape.has_value() ? function(c.ours(), {DType::kBool, *shape}, *x, *y) : std::nullopt;
   if (!folded.has_value()) {
     return false;
   }
@@ -130,8 +128,10 @@ void map_where(Call& c) {
 
 bool fold_where(Call& c) {
   const std::optional<std::vector<ConstTensor>> operands = c.constants();
-  const std::optional<TensorType> type =
-      operands.has_value() && operands->size() == 3 ? broadcast_type(*operands) : std::nullopt;
+  if (!operands.has_value() || operands->size() != 3) {
+    return false;
+  }
+  const std::optional<TensorType> type = broadcast_type(*operands);
   if (!type.has_value()) {
     return false;
   }

@@ -131,7 +131,7 @@ void map_grouped(Call& c) {
   const std::int64_t channels = type.rank() < 2 ? 1 : type.shape[1];
   const std::int64_t groups = instance ? channels : c.integer("num_groups", 1);
   const ValueId x = c.tensor(0);
-  std::vector<ValueId> vectors{c.tensor(1), c.tensor(2)};
+  const std::vector<ValueId> vectors{c.tensor(1), c.tensor(2)};
   if (!c.ok() || type.rank() < 3 || groups < 1 || channels % groups != 0) {
     c.invalid("its groups do not divide the channels of its operand");
     return;

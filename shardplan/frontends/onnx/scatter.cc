@@ -39,7 +39,7 @@ void map_gather_elements(Call& c) {
 }
 
 /// The attribute `reduction` in PyTorch's words; empty for none.
-std::optional<std::string> reduction_of(Call& c) {
+std::string reduction_of(Call& c) {
   const std::string name = c.text("reduction", "none");
   if (name == "none") {
     return "";
@@ -47,11 +47,10 @@ std::optional<std::string> reduction_of(Call& c) {
   if (name == "add" || name == "mul") {
     return name == "add" ? "sum" : "prod";
   }
-  if (name == "max" || name == "min") {
-    return "a" + name;
+  if (name != "max" && name != "min") {
+    c.invalid("the attribute 'reduction' is none of none, add, mul, max and min");
   }
-  c.invalid("the attribute 'reduction' is none of none, add, mul, max and min");
-  return std::nullopt;
+  return "a" + name;
 }
 
 void map_scatter_elements(Call& c) {
@@ -60,14 +59,14 @@ void map_scatter_elements(Call& c) {
   const ValueId updates = c.tensor(2);
   const TensorType type = c.type(0);
   const std::size_t dim = c.dim(c.integer("axis", 0), type.rank());
-  const std::optional<std::string> reduction = reduction_of(c);
+  const std::string reduction = reduction_of(c);
   if (!c.ok() || c.type(1).shape != c.type(2).shape || c.rank(1) != type.rank()) {
     c.invalid("its indices and updates do not fit its operand");
     return;
   }
   const ValueId index = wrapped(b, cast_to(b, c.tensor(1), DType::kInt64), type.shape[dim]);
   const auto number = static_cast<std::int64_t>(dim);
-  if (reduction->empty()) {
+  if (reduction.empty()) {
     c.result(OperatorCall(b, "aten.scatter.src")
                  .tensor("self", x)
                  .integer("dim", number)
@@ -76,7 +75,7 @@ void map_scatter_elements(Call& c) {
                  .result(type));
     return;
   }
-  if (*reduction == "sum") {
+  if (reduction == "sum") {
     const ValueId sums =
         b.emit("scatter_sum", {updates, index}, {{"dim", number}, {"shape", IntList(type.shape)}});
     c.result(b.emit("add", {x, sums}));
@@ -87,7 +86,7 @@ void map_scatter_elements(Call& c) {
                .integer("dim", number)
                .tensor("index", index)
                .tensor("src", updates)
-               .text("reduce", *reduction)
+               .text("reduce", reduction)
                .flag("include_self", true)
                .result(type));
 }
@@ -152,7 +151,7 @@ void map_scatter_nd(Call& c) {
   const ValueId x = c.tensor(0);
   const TensorType type = c.type(0);
   const Shape indices = c.type(1).shape;
-  const std::optional<std::string> reduction = reduction_of(c);
+  const std::string reduction = reduction_of(c);
   if (!c.ok() || indices.empty() || indices.back() < 1 || indices.back() > type.rank()) {
     c.invalid("its indices do not fit its operand");
     return;
@@ -170,13 +169,13 @@ void map_scatter_nd(Call& c) {
   const ValueId table = reshape_to(b, x, {rows, rest});
   const ValueId updates = reshape_to(b, c.tensor(2), {tuples, rest});
   const TensorType flat{type.dtype, {rows, rest}};
-  const std::string target = reduction->empty()    ? "aten.index_copy.default"
-                             : *reduction == "sum" ? "aten.index_add.default"
-                                                   : "aten.index_reduce.default";
+  const std::string target = reduction.empty()    ? "aten.index_copy.default"
+                             : reduction == "sum" ? "aten.index_add.default"
+                                                  : "aten.index_reduce.default";
   OperatorCall call(b, target);
   call.tensor("self", table).integer("dim", 0).tensor("index", numbers).tensor("source", updates);
   if (target == "aten.index_reduce.default") {
-    call.text("reduce", *reduction).flag("include_self", true);
+    call.text("reduce", reduction).flag("include_self", true);
   }
   c.result(reshape_to(b, call.result(flat), type.shape));
 }
