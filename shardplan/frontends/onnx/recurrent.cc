@@ -1,10 +1,11 @@
 // LSTM, GRU and RNN: one call of PyTorch's, gates in its order.
 
+#include "shardplan/frontends/onnx/recurrent.h"
+
 #include <algorithm>
 #include <array>
 #include <string>
 
-#include "shardplan/frontends/onnx/call.h"
 #include "shardplan/frontends/operator_call.h"
 
 namespace shardplan::frontends::onnx {
@@ -37,15 +38,6 @@ Cell cell_of(Call& c) {
   }
   return {"rnn", {0}, relu ? "aten.rnn_relu.input" : "aten.rnn_tanh.input", false};
 }
-
-struct Sizes {
-  std::int64_t steps = 0;
-  std::int64_t batch = 0;
-  std::int64_t input = 0;
-  std::int64_t hidden = 0;
-  std::int64_t directions = 1;
-  bool batch_first = false;
-};
 
 bool only_default_activations(Call& c, std::int64_t directions) {
   const Attribute* const given = c.attribute("activations");
@@ -93,8 +85,6 @@ std::optional<Sizes> sizes_of(Call& c, const Cell& cell) {
   } else if (c.given(7) || c.has("clip") || c.flag("input_forget", false) ||
              !only_default_activations(c, s.directions)) {
     c.unsupported("is supported with its default activations, and without peepholes and clip");
-  } else if (cell.name == "gru" && !c.flag("linear_before_reset", false)) {
-    c.unsupported("is supported with linear_before_reset = 1 only, as PyTorch has it");
   }
   return c.ok() ? std::optional(s) : std::nullopt;
 }
@@ -136,20 +126,6 @@ std::vector<ValueId> parameters(Call& c, const Cell& cell, const Sizes& s) {
   return out;
 }
 
-/// An initial state [directions, batch, hidden]; zeros where it is left out.
-ValueId state(Call& c, std::size_t operand, const Sizes& s) {
-  Builder& b = c.builder();
-  if (!c.given(operand)) {
-    return b.emit("full",
-                  {},
-                  {{"shape", IntList{s.directions, s.batch, s.hidden}},
-                   {"value", 0.0},
-                   {"dtype", std::string(ir::dtype_name(c.type(0).dtype))}});
-  }
-  const ValueId given = c.tensor(operand);
-  return s.batch_first ? permuted(b, given, {1, 0, 2}) : given;
-}
-
 ValueId flipped(Builder& b, ValueId x, std::int64_t dim) {
   return OperatorCall(b, "aten.flip.default")
       .tensor("self", x)
@@ -164,13 +140,17 @@ void map_recurrent(Call& c) {
   if (!s.has_value()) {
     return;
   }
+  if (cell.name == "gru" && !c.flag("linear_before_reset", false)) {
+    map_gru_steps(c, *s);
+    return;
+  }
   const std::int64_t time = s->batch_first ? 1 : 0;
   const bool backwards = c.text("direction", "forward") == "reverse";
   ValueId x = c.tensor(0);
   x = backwards ? flipped(b, x, time) : x;
-  std::vector<ValueId> states{state(c, 5, *s)};
+  std::vector<ValueId> states{initial_state(c, 5, *s)};
   if (cell.has_cell_state) {
-    states.push_back(state(c, 6, *s));
+    states.push_back(initial_state(c, 6, *s));
   }
   const ir::DType dtype = c.type(0).dtype;
   const std::int64_t width = s->directions * s->hidden;
@@ -209,6 +189,19 @@ void map_recurrent(Call& c) {
 }
 
 }  // namespace
+
+ValueId initial_state(Call& c, std::size_t operand, const Sizes& s) {
+  Builder& b = c.builder();
+  if (!c.given(operand)) {
+    return b.emit("full",
+                  {},
+                  {{"shape", IntList{s.directions, s.batch, s.hidden}},
+                   {"value", 0.0},
+                   {"dtype", std::string(ir::dtype_name(c.type(0).dtype))}});
+  }
+  const ValueId given = c.tensor(operand);
+  return s.batch_first ? permuted(b, given, {1, 0, 2}) : given;
+}
 
 std::vector<Row> recurrent_rows() {
   return {{"LSTM", map_recurrent, "lstm"},
