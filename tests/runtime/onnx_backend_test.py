@@ -220,6 +220,19 @@ KINDS = {
 STATES = ["equal", "random", "refused", "failed", "wrong", "crashed"]
 
 
+def print_table(table):
+    """Operators of the node cases with one node: how many of their cases are equal."""
+    supported, refused = [], []
+    for op, counts in sorted(table.items()):
+        equal, total = counts["equal"] + counts["random"], sum(counts.values())
+        if equal:
+            supported.append(f"{op} {equal}" + ("" if equal == total else f" of {total}"))
+        else:
+            refused.append(f"{op} {total}")
+    print("Supported: " + ", ".join(supported) + ".\n")
+    print("Refused: " + ", ".join(refused) + ".")
+
+
 def operators_of(case):
     return sorted({node.op_type for node in case.model.graph.node})
 
@@ -244,7 +257,7 @@ def main():
                 continue
             state, message = case.run(evaluator)
             counts[state] += 1
-            if len(case.model.graph.node) == 1:
+            if kind == "node" and len(case.model.graph.node) == 1:
                 table[case.model.graph.node[0].op_type][state] += 1
             if state in ("failed", "wrong", "crashed"):
                 bad.append(f"{state}: {case.name} ({', '.join(operators_of(case))}): {message}")
@@ -260,8 +273,7 @@ def main():
         for reason, count in reasons.most_common():
             print(f"{count:5} {reason}")
     if options.table:
-        for op in sorted(table):
-            print(op, dict(table[op]))
+        print_table(table)
     return 1 if bad else 0
 
 
