@@ -20,7 +20,7 @@ import numpy
 import onnx
 import onnx.numpy_helper
 
-EVAL = os.environ.get("ONNX_EVAL", "build/onnx_eval")
+EVAL = os.environ.get("ONNX_EVAL", "build/rooms/runtime/onnx_eval")
 DTYPES = {
     "bool": "bool",
     "u8": "uint8",

@@ -352,13 +352,17 @@ class Importer {
       return check_results(node);
     }
     Error error = std::move(builder_.status()).error();
-    const std::string own =
-        fmt::format("{}: node '{}' ({})",
-                    path_,
-                    node.name.empty() && !node.outputs.empty() ? node.outputs.front() : node.name,
-                    node.op);
+    const std::string own = fmt::format(
+        "{}: node '{}' ({})", path_, node.name.empty() ? first_output(node) : node.name, node.op);
     error.location = own;
     return error;
+  }
+
+  static std::string first_output(const Node& node) {
+    const auto named = std::find_if(node.outputs.begin(),
+                                    node.outputs.end(),
+                                    [](const std::string& name) { return !name.empty(); });
+    return named == node.outputs.end() ? std::string() : *named;
   }
 
   /// A result that a mapping has not given must not be read.
