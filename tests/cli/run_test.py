@@ -29,6 +29,24 @@ class RunTest(CommandLineTest):
         ):
             self.assertAlmostEqual(measured / predicted, 1, delta=0.05)
 
+    def test_sizes_that_do_not_divide(self):
+        gpt = "gpt:layers=2,hidden=48,heads=6,seq=17,batch=6,vocab=50257"
+        for planner in ("map", "dp", "zero3", "megatron"):
+            with self.subTest(planner=planner):
+                self.succeed(
+                    "plan", gpt, "--cluster", "local:4", "--planner", planner, "-o", "plan.json"
+                )
+                report = self.succeed_json(
+                    "run", "plan.json", "--verify", "--steps", "2", "--oversubscribe"
+                )
+                self.assertIs(report["ok"], True)
+                self.assertLess(report["max_relative_error"], 1e-4)
+                # Rank 0 has the largest part of everything: what is predicted.
+                predicted = report["predicted_peak_bytes"][0]
+                measured = report["measured_peak_bytes"]
+                self.assertAlmostEqual(measured[0] / predicted, 1, delta=0.01)
+                self.assertLessEqual(max(measured), measured[0] * 1.001)
+
     def test_one_rank_needs_no_launcher(self):
         self.make_plan("plan.json", MLP, "local:1")
         report = self.succeed_json("run", "plan.json", "--verify", "--steps", "1")
