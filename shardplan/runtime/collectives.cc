@@ -109,6 +109,7 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
   const Blocks blocks(output.sizes(), dim);
   if (blocks.outer == 1) {  // parts lie one after the other
     std::vector<at::Tensor> theirs;
+    theirs.reserve(parts.size());
     for (const Range& part : parts) {
       theirs.push_back(output.narrow(dim, part.start, part.size));
     }

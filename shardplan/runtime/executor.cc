@@ -227,6 +227,7 @@ void Executor::run_compute(const Step& step, const Prepared& prepared) {
   std::vector<at::Tensor> results;
   if (prepared.nothing) {
     std::vector<sharding::ShardingSpec> layouts;
+    layouts.reserve(step.outputs.size());
     for (const LocalId output : step.outputs) {
       layouts.push_back(program_.value(output).spec);
     }
