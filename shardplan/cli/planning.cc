@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shardplan/support/text.h"
+#include "shardplan/training/microbatch.h"
 
 namespace shardplan::cli {
 
@@ -307,7 +308,7 @@ std::string model_text(const ir::Graph& step) {
                                  human_count(static_cast<double>(step.parameter_count())),
                                  step.ops().size());
   for (const ir::Value& value : step.values()) {
-    if (value.kind == ir::ValueKind::kInput) {
+    if (value.kind == ir::ValueKind::kInput && !training::input_of_whole_batch(value.name)) {
       text += fmt::format(" · {} {}", value.name, ir::to_string(value.type));
     }
   }

@@ -6,6 +6,7 @@
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/runtime/collectives.h"
 #include "shardplan/support/text.h"
+#include "shardplan/training/microbatch.h"
 
 namespace shardplan::python {
 
@@ -91,7 +92,7 @@ Result<double> Training::step(const std::map<std::string, at::Tensor>& batch) {
   const ir::Graph& graph = planned_->step();
   return executor_->run_step([&](ir::ValueId input, std::int64_t microbatch) {
     const ir::Value& value = graph.value(input);
-    at::Tensor part = batch.at(value.name);
+    at::Tensor part = batch.at(training::input_of_whole_batch(value.name).value_or(value.name));
     for (std::int64_t d = 0; d < part.dim(); ++d) {
       // The dimension that microbatches cut is the one that the step has shorter.
       const std::int64_t length = value.type.shape[static_cast<std::size_t>(d)];

@@ -72,8 +72,8 @@ struct Recipe {
 /// - The batch, dimension 0 of every user input with more than one row, is cut into microbatches:
 ///   each op's shapes are divided along the axes that carry the batch; an error names the op that
 ///   needs the whole batch. A loss that is a sum over the batch, or such a sum times a constant, is
-///   multiplied by the number of microbatches, and a ratio of sums (a mean over the tokens that
-///   count) is each microbatch's own: the loss of the step is the mean over microbatches.
+///   multiplied by their number; a mean over tokens that count divides by the whole batch's count
+///   (whole_batch_name): the mean over microbatches is the loss of the step, and of the batch.
 /// - A floating value that several operands read gets an `identity` op as fan-out point,
 /// parameters,
 ///   buffers and constants excepted. Gradients that meet there are summed by `add`, or joined by

@@ -12,6 +12,7 @@
 #include "graph_builder.h"
 #include "interpreter.h"
 #include "shardplan/training/autodiff.h"
+#include "shardplan/training/microbatch.h"
 #include "shardplan/training/training.h"
 
 namespace shardplan::training {
@@ -275,10 +276,30 @@ TEST(Gradient, OfCrossEntropyWithATiedEmbedding) {
   expect_right_gradients(b.loss(b.cross_entropy(logits, b.indices("labels", {2, 4}))), 5);
 }
 
-/// Accumulated gradients of microbatches are those of the whole batch where the loss is a mean.
-TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
-  const ir::Graph forward = mlp(8, ir::DType::kFloat64);
-  const Inputs inputs = random_inputs(forward);
+/// Microbatch `m` of `count` of a whole batch: what has as many rows is cut.
+Inputs microbatch_of(const ir::Graph& forward,
+                     const Inputs& whole,
+                     std::size_t m,
+                     std::int64_t count) {
+  Inputs inputs = whole;
+  for (const ir::Value& value : forward.values()) {
+    if (value.kind != ir::ValueKind::kInput) {
+      continue;
+    }
+    Tensor& cut = inputs[value.name];
+    inputs[whole_batch_name(value.name)] = whole.at(value.name);
+    const std::size_t size = cut.data.size() / static_cast<std::size_t>(count);
+    cut.shape[0] /= count;
+    const auto first = whole.at(value.name).data.begin() + static_cast<std::ptrdiff_t>(m * size);
+    cut.data.assign(first, first + static_cast<std::ptrdiff_t>(size));
+  }
+  return inputs;
+}
+
+/// Loss and gradients, summed over microbatches, are those of the whole batch.
+void expect_gradients_of_the_whole_batch(const ir::Graph& forward,
+                                         const Inputs& inputs,
+                                         std::int64_t count) {
   Recipe recipe;
   const ir::Graph whole = *build_training_step(forward, recipe);
   Interpreter reference(whole);
@@ -291,26 +312,22 @@ TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
     expected[whole.value(pair.parameter).name] = pair.gradient;
   }
 
-  constexpr std::int64_t kCount = 4;
-  recipe.microbatches = kCount;
-  const ir::Graph step = *build_training_step(forward, recipe);
-  EXPECT_EQ(step.microbatches, kCount);
+  recipe.microbatches = count;
+  const Result<ir::Graph> built = build_training_step(forward, recipe);
+  ASSERT_TRUE(built.has_value()) << built.error().text();
+  const ir::Graph& step = *built;
+  EXPECT_EQ(step.microbatches, count);
   std::map<std::string, std::vector<double>> sums;
   double loss = 0;
-  for (std::size_t m = 0; m < kCount; ++m) {
+  for (std::size_t m = 0; m < static_cast<std::size_t>(count); ++m) {
     Interpreter part(step);
-    for (const auto& [name, content] : inputs) {
-      Tensor cut = content;
-      if (name == "x" || name == "y") {
-        const std::size_t size = content.data.size() / kCount;
-        cut.shape[0] /= kCount;
-        const auto first = content.data.begin() + static_cast<std::ptrdiff_t>(m * size);
-        cut.data.assign(first, first + static_cast<std::ptrdiff_t>(size));
+    for (const auto& [name, content] : microbatch_of(forward, inputs, m, count)) {
+      if (step.find_input(name).valid()) {
+        part.set(name, content);
       }
-      part.set(name, cut);
     }
     part.run();
-    loss += part.value(step.outputs[0]).data[0] / kCount;
+    loss += part.value(step.outputs[0]).data[0] / static_cast<double>(count);
     for (const ParameterGradient& pair : gradients_of(step)) {
       std::vector<double>& sum = sums[step.value(pair.parameter).name];
       const std::vector<double>& gradient = part.value(pair.gradient).data;
@@ -327,6 +344,55 @@ TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
       EXPECT_NEAR(sum[i], reference.value(expected.at(name)).data[i], 1e-12) << name;
     }
   }
+}
+
+TEST(Microbatches, AccumulateTheGradientOfTheWholeBatch) {
+  const ir::Graph forward = mlp(8, ir::DType::kFloat64);
+  expect_gradients_of_the_whole_batch(forward, random_inputs(forward), 4);
+}
+
+/// A classifier of 6 rows in 3 classes, with a loss of its logits, labels and its weight.
+ir::Graph classifier(
+    const std::function<ValueId(GraphBuilder&, ValueId logits, ValueId labels, ValueId w)>& loss) {
+  GraphBuilder b(ir::DType::kFloat64);
+  const ValueId w = b.parameter("w", {4, 3});
+  const ValueId logits = b.einsum("bk,kn->bn", b.input("x", {6, 4}), w);
+  return b.loss(loss(b, logits, b.indices("labels", {6}), w));
+}
+
+/// Six labels, of which the first microbatch of three has one, the second none, the third two.
+Inputs with_ignored_labels(const ir::Graph& forward) {
+  Inputs inputs = random_inputs(forward, 3);
+  for (const std::size_t row : {0U, 2U, 3U}) {
+    inputs["labels"].data[row] = -100;
+  }
+  return inputs;
+}
+
+TEST(Microbatches, DivideByTheTokensOfTheWholeBatch) {
+  const ir::Graph mean = classifier([](GraphBuilder& b, ValueId logits, ValueId labels, ValueId) {
+    return b.cross_entropy(logits, labels);
+  });
+  expect_gradients_of_the_whole_batch(mean, with_ignored_labels(mean), 3);
+
+  const ir::Graph with_decay =
+      classifier([](GraphBuilder& b, ValueId logits, ValueId labels, ValueId w) {
+        const ValueId decay = b.scale(b.sum_all(b.op("mul", {w, w})), 0.1);
+        return b.op("add", {decay, b.scale(b.cross_entropy(logits, labels), 0.5)});
+      });
+  expect_gradients_of_the_whole_batch(with_decay, with_ignored_labels(with_decay), 3);
+
+  // The count is a denominator of every row, and goes through functions that are not linear.
+  const ir::Graph by_row = classifier([](GraphBuilder& b, ValueId logits, ValueId labels, ValueId) {
+    const ValueId counted = b.op("cast",
+                                 {b.op("ne_scalar", {labels}, {{"value", std::int64_t{-100}}})},
+                                 {{"dtype", std::string("f64")}});
+    const ValueId count =
+        b.op("sqrt", {b.op("add_scalar", {b.sum_all(counted)}, {{"value", 1.0}})});
+    const ValueId rows = b.op("mul", {b.sum(b.op("mul", {logits, logits}), {1}), counted});
+    return b.sum_all(b.op("div", {rows, count}));
+  });
+  expect_gradients_of_the_whole_batch(by_row, with_ignored_labels(by_row), 3);
 }
 
 }  // namespace

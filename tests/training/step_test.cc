@@ -7,6 +7,7 @@
 #include <string>
 
 #include "graph_builder.h"
+#include "shardplan/training/microbatch.h"
 #include "shardplan/training/training.h"
 
 namespace shardplan::training {
@@ -329,7 +330,11 @@ TEST(Microbatches, DivideTheBatchOfEveryShape) {
   }
   EXPECT_EQ(count(step, "accumulate", ir::Phase::kBackward),
             count(step, "adam_update", ir::Phase::kUpdate));
-  EXPECT_EQ(step.op(step.value(step.outputs[0]).producer).name, "div");
+  // The mean over the tokens of the whole batch, of which this is a part.
+  const ir::Op& last = step.op(step.value(step.outputs[0]).producer);
+  EXPECT_EQ(last.name, "scale");
+  EXPECT_EQ(step.op(step.value(last.inputs[0]).producer).name, "div");
+  EXPECT_EQ(step.type(step.find_input(whole_batch_name("labels"))).shape, (ir::Shape{4, 8}));
 }
 
 TEST(Microbatches, CutTablesThatAreMadeForTheWholeBatch) {
@@ -405,6 +410,25 @@ TEST(Microbatches, NameTheOpThatNeedsTheWholeBatch) {
       error_of(merged.loss(merged.sum_all(merged.op("reshape", {t}, {{"shape", ir::IntList{12}}}))),
                two),
       HasSubstr("the batch is not the major part of dimension 0 of f32[12]"));
+}
+
+TEST(Microbatches, RefuseACountThatParametersOrRandomNumbersDecide) {
+  GraphBuilder b;
+  const ValueId x = b.op("mul", {b.input("x", {4, 3}), b.parameter("p", {3})});
+  const ValueId positive = b.sum_all(b.op("gt_scalar", {x}, {{"value", 0.0}}));
+  const ValueId count = b.op("cast", {positive}, {{"dtype", std::string("f32")}});
+  EXPECT_EQ(error_of(b.loss(b.op("div", {b.sum_all(x), count})), with(Precision::kAsModel, 2)),
+            "op 'mul': needs the whole batch: a count over the batch depends on 'p'; use one "
+            "microbatch");
+
+  GraphBuilder r;
+  const ValueId z = r.input("z", {4, 3});
+  const ValueId y = r.op("mul", {z, r.parameter("p", {3})});
+  const ValueId kept = r.op("dropout", {z}, {{"p", 0.5}, {"seed", std::int64_t{1}}});
+  EXPECT_EQ(
+      error_of(r.loss(r.op("div", {r.sum_all(y), r.sum_all(kept)})), with(Precision::kAsModel, 2)),
+      "op 'dropout': needs the whole batch: a count over the batch depends on its random numbers; "
+      "use one microbatch");
 }
 
 TEST(Microbatches, RefuseParametersThatGoWithTheBatch) {
