@@ -80,6 +80,8 @@ class Executor {
     steps_done_ = steps_done;
     seed_ = seed;
   }
+  /// Whether a step failed because another rank is gone or does not answer.
+  [[nodiscard]] bool lost_a_peer() const { return lost_a_peer_; }
   /// The group of all ranks; null when there is one rank.
   [[nodiscard]] Group* world() const { return world_.get(); }
   [[nodiscard]] std::int64_t rank() const { return rank_; }
@@ -136,6 +138,7 @@ class Executor {
   std::vector<at::Tensor> tensors_{};                 ///< by LocalId
   std::map<ir::ValueId, Part> gradients_{};
   Times times_{};
+  bool lost_a_peer_ = false;
   std::int64_t steps_done_ = 0;
   std::int64_t microbatch_number_ = 0;
 };

@@ -1,5 +1,8 @@
 #include "shardplan/runtime/groups.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -12,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "shardplan/runtime/collectives.h"
 #include "shardplan/runtime/shared_memory.h"
 
 namespace shardplan::runtime {
@@ -26,6 +30,19 @@ std::chrono::milliseconds milliseconds(Seconds seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
+/// Runs a call of the backend; what it throws is the loss of `member`.
+template <class Call>
+void naming(std::int64_t member, const Call& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    const bool late = what.find("Timed out") != std::string::npos;
+    throw PeerLost(
+        member, (late ? "does not answer (" : "is gone (") + what.substr(0, what.find('\n')) + ")");
+  }
+}
+
 class ProcessGroupOf final : public Group {
  public:
   explicit ProcessGroupOf(c10::intrusive_ptr<c10d::ProcessGroup> group)
@@ -35,26 +52,35 @@ class ProcessGroupOf final : public Group {
   [[nodiscard]] std::int64_t member() const override { return group_->getRank(); }
   void transfer(const std::vector<Transfer>& receives,
                 const std::vector<Transfer>& sends) override {
-    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    std::vector<std::pair<std::int64_t, c10::intrusive_ptr<c10d::Work>>> works;
     for (const Transfer& message : receives) {
       if (message.tensor.numel() == 0) {
         continue;
       }
-      std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
-      works.push_back(group_->recv(tensors, static_cast<int>(message.member), kTag));
+      naming(message.member, [&] {
+        std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
+        works.emplace_back(message.member,
+                           group_->recv(tensors, static_cast<int>(message.member), kTag));
+      });
     }
     for (const Transfer& message : sends) {
       if (message.tensor.numel() == 0) {
         continue;
       }
-      std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
-      works.push_back(group_->send(tensors, static_cast<int>(message.member), kTag));
+      naming(message.member, [&] {
+        std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
+        works.emplace_back(message.member,
+                           group_->send(tensors, static_cast<int>(message.member), kTag));
+      });
     }
-    for (const auto& work : works) {
-      work->wait();
+    for (const auto& [member, work] : works) {
+      naming(member, [&waited = work] { waited->wait(); });
     }
   }
-  void barrier() override { group_->barrier()->wait(); }
+  void barrier() override {
+    const at::Tensor sent = at::zeros({1}, at::TensorOptions(at::kByte));
+    all_gather_into(*this, at::empty({size(), 1}, at::TensorOptions(at::kByte)), sent);
+  }
 
  private:
   static constexpr int kTag = 0;
@@ -91,6 +117,8 @@ class GlooGroups final : public GroupSource {
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, {backend});
       group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
       return wrap_process_group(group, timeout_);
+    } catch (const PeerLost& lost) {
+      return Error{ErrorCode::kRuntime, lost.text(ranks), "group " + name, {}};
     } catch (const std::exception& error) {
       return Error{ErrorCode::kRuntime,
                    "the ranks of a group did not meet: " + std::string(error.what()),

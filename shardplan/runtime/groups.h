@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,27 @@ struct Transfer {
   at::Tensor tensor{};  ///< contiguous, any dtype
 };
 
+/// A member of a group that is gone or does not answer.
+class PeerLost : public std::runtime_error {
+ public:
+  /// `how`: "is gone", "does not answer".
+  PeerLost(std::int64_t member, const std::string& how)
+      : std::runtime_error("member " + std::to_string(member) + " of the group " + how),
+        member_(member),
+        how_(how) {}
+  /// "rank 3 is gone", in a group of these ranks.
+  [[nodiscard]] std::string text(const Ranks& ranks) const {
+    return "rank " + std::to_string(ranks[static_cast<std::size_t>(member_)]) + " " + how_;
+  }
+
+ private:
+  std::int64_t member_;
+  std::string how_;
+};
+
 /// Some ranks that exchange tensors, in ascending order of their ranks: member i is the i-th
-/// smallest. Calls block until everything has arrived; they throw what the backend throws when a
-/// peer is gone or a timeout passes. Only messages between two members are asked of the backend:
+/// smallest. Calls block until everything has arrived; they throw PeerLost when a peer is gone or a
+/// timeout passes. Only messages between two members are asked of the backend:
 /// collectives (collectives.h) are made of them, so that they sum in the same order everywhere and
 /// allocate what the program says, whatever the backend.
 class Group {

@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "shardplan/runtime/launch.h"
 #include "shardplan/runtime/runtime.h"
 #include "shardplan/runtime/verify.h"
+#include "shardplan/training/microbatch.h"
 
 namespace shardplan::runtime {
 namespace {
@@ -27,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Seconds kLongest = 3600;  ///< others wait while rank 0 runs one device's steps
 constexpr std::chrono::seconds kLetLauncherEndUs{10};
+constexpr std::chrono::seconds kLetLauncherLook{1};  ///< nobody may be gone
 
 int integer_variable(const char* name, int fallback) {
   const char* const text = std::getenv(name);
@@ -42,12 +46,19 @@ class StepInputs {
   void make(std::int64_t step_number) {
     made_.clear();
     for (const lower::Resident& resident : program_.residents) {
-      if (step_.value(resident.global).kind != ir::ValueKind::kInput) {
+      const ir::Value& value = step_.value(resident.global);
+      if (value.kind != ir::ValueKind::kInput) {
+        continue;
+      }
+      if (const auto parts = training::input_of_whole_batch(value.name)) {
+        const at::Tensor whole = whole_batch(step_.find_input(*parts), step_number);
+        for (std::int64_t m = 0; m < program_.microbatches; ++m) {
+          made_[{resident.global, m}] = whole;
+        }
         continue;
       }
       for (std::int64_t m = 0; m < program_.microbatches; ++m) {
-        made_[{resident.global, m}] = random_input(
-            step_, resident.global, bounds_[resident.global.index()], seed_, step_number, m);
+        made_[{resident.global, m}] = draw(resident.global, step_number, m);
       }
     }
   }
@@ -58,6 +69,19 @@ class StepInputs {
   }
 
  private:
+  [[nodiscard]] at::Tensor draw(ir::ValueId input,
+                                std::int64_t step_number,
+                                std::int64_t microbatch) const {
+    return random_input(step_, input, bounds_[input.index()], seed_, step_number, microbatch);
+  }
+  [[nodiscard]] at::Tensor whole_batch(ir::ValueId input, std::int64_t step_number) const {
+    std::vector<at::Tensor> parts;
+    for (std::int64_t m = 0; m < program_.microbatches; ++m) {
+      parts.push_back(draw(input, step_number, m));
+    }
+    return at::cat(parts);
+  }
+
   const ir::Graph& step_;
   const lower::Program& program_;
   std::vector<std::int64_t> bounds_;
@@ -187,6 +211,32 @@ class RankRun {
   StepInputs inputs_;
 };
 
+/// Throws PeerLost.
+Status train_and_compare(const ir::Graph& step,
+                         const plan::Plan& plan,
+                         const RunOptions& options,
+                         const Control& control,
+                         const Heartbeat& heartbeat,
+                         Executor& executor,
+                         RunReport& report) {
+  std::unique_ptr<Verifier> verifier;
+  if (options.verify) {
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        verifier, Verifier::create(step, plan, executor.rank(), options.seed, heartbeat));
+  }
+  heartbeat(true);  // in the barrier before the first step
+  SHARDPLAN_RETURN_IF_ERROR(
+      RankRun(step, executor.program(), options, control, executor, verifier.get()).run(report));
+  if (verifier != nullptr) {
+    report.max_relative_error = verifier->worst().relative;
+    report.worst_tensor = verifier->worst().where;
+    report.reference_losses = verifier->reference_losses();
+    const bool equal = !(report.max_relative_error > tolerance(step));
+    report.ok = gather_numbers(executor, equal ? 1 : 0)[0] == 1;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<RankInfo> rank_from_environment() {
@@ -213,42 +263,44 @@ Result<RunReport> run_rank(const ir::Graph& step,
   const Heartbeat heartbeat = [&](bool waiting) {
     board.beat(rank.rank, waiting ? RankState::kWaiting : RankState::kComputing);
   };
-  // An error in a collective is mostly another rank's end; the launcher names that one, and ends
-  // us.
-  const auto fail = [&](Error error) {
-    if (board.watched() && board.of(rank.rank).state.load() == RankState::kWaiting) {
+  // Another rank's end is the cause of our error, or may be: a launcher that watches us names it,
+  // and ends us, in this time.
+  const auto blame_a_peer = [&](Error error, std::chrono::seconds patience) {
+    if (board.watched()) {
       board.beat(rank.rank, RankState::kLostPeer);
-      std::this_thread::sleep_for(kLetLauncherEndUs);
+      std::this_thread::sleep_for(patience);
     }
     return error;
   };
   std::unique_ptr<GroupSource> groups;
   if (rank.world_size > 1) {
     control.report("meet the other ranks", -1);
-    SHARDPLAN_ASSIGN_OR_RETURN(groups, meet(rank, options, board.watched()));
+    Result<std::unique_ptr<GroupSource>> met = meet(rank, options, board.watched());
+    if (!met) {
+      return blame_a_peer(met.error(), kLetLauncherLook);
+    }
+    groups = *std::move(met);
   }
   control.report("set up weights", -1);
-  SHARDPLAN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Executor> executor,
-      Executor::create({step, program, rank.rank, options.seed, groups.get(), heartbeat}));
-  std::unique_ptr<Verifier> verifier;
-  if (options.verify) {
-    SHARDPLAN_ASSIGN_OR_RETURN(verifier,
-                               Verifier::create(step, plan, rank.rank, options.seed, heartbeat));
+  Result<std::unique_ptr<Executor>> made =
+      Executor::create({step, program, rank.rank, options.seed, groups.get(), heartbeat});
+  if (!made) {
+    return blame_a_peer(made.error(), kLetLauncherLook);
   }
+  Executor& executor = **made;
   RunReport report;
-  heartbeat(true);  // in the barrier before the first step
-  const Status done =
-      RankRun(step, program, options, control, *executor, verifier.get()).run(report);
-  if (!done) {
-    return fail(done.error());
-  }
-  if (verifier != nullptr) {
-    report.max_relative_error = verifier->worst().relative;
-    report.worst_tensor = verifier->worst().where;
-    report.reference_losses = verifier->reference_losses();
-    const bool equal = !(report.max_relative_error > tolerance(step));
-    report.ok = gather_numbers(*executor, equal ? 1 : 0)[0] == 1;
+  try {
+    const Status done =
+        train_and_compare(step, plan, options, control, heartbeat, executor, report);
+    if (!done) {
+      return executor.lost_a_peer() ? blame_a_peer(done.error(), kLetLauncherEndUs) : done.error();
+    }
+  } catch (const PeerLost& lost) {
+    Ranks all(static_cast<std::size_t>(rank.world_size));
+    std::iota(all.begin(), all.end(), 0);
+    return blame_a_peer(
+        Error{ErrorCode::kRuntime, lost.text(all), "rank " + std::to_string(rank.rank), {}},
+        kLetLauncherEndUs);
   }
   return report;
 }

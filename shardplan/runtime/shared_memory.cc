@@ -316,9 +316,7 @@ class SharedMemoryGroup final : public Group {
       const bool late =
           std::chrono::duration<double>(Clock::now() - last_progress).count() > timeout_;
       if (gone || late) {
-        throw std::runtime_error(
-            "member " + std::to_string(m.peer) +
-            (gone ? " of the group is gone" : " of the group does not answer"));
+        throw PeerLost(static_cast<std::int64_t>(m.peer), gone ? "is gone" : "does not answer");
       }
     }
   }

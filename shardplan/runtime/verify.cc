@@ -242,6 +242,8 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
                      /*adopt=*/false,
                      "parameter " + step_.value(resident.global).name);
     }
+  } catch (const PeerLost&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string what = error.what();
     return Error{ErrorCode::kRuntime,

@@ -43,6 +43,7 @@ class Verifier {
                                                   const Heartbeat& heartbeat);
 
   /// Runs the reference's step (on rank 0) and compares. All ranks call after each of their steps.
+  /// Throws PeerLost.
   Status compare_step(const Executor& run, double loss, const InputSource& inputs);
 
   [[nodiscard]] const Difference& worst() const { return worst_; }
