@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,7 +19,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -151,6 +151,18 @@ std::unique_ptr<Mapping> open_mapping(const std::string& name, bool create, std:
 
 int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, timespec* time) {
   return static_cast<int>(syscall(SYS_futex, &word, operation, value, time, nullptr, 0));
+}
+
+/// Also when its parent has not taken notice of it yet.
+bool has_ended(pid_t pid) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (process < 0) {
+    return errno == ESRCH;
+  }
+  pollfd end{process, POLLIN, 0};
+  const bool ended = poll(&end, 1, 0) > 0;
+  close(process);
+  return ended;
 }
 
 class SharedMemoryGroup final : public Group {
@@ -311,8 +323,7 @@ class SharedMemoryGroup final : public Group {
       if (m.left() == 0) {
         continue;
       }
-      const auto pid = static_cast<pid_t>(members_[m.peer].pid);
-      const bool gone = closed[i] || (kill(pid, 0) != 0 && errno == ESRCH);
+      const bool gone = closed[i] || has_ended(static_cast<pid_t>(members_[m.peer].pid));
       const bool late =
           std::chrono::duration<double>(Clock::now() - last_progress).count() > timeout_;
       if (gone || late) {
