@@ -68,11 +68,7 @@ std::shared_ptr<Training> start(
   const py::gil_scoped_release release;
   std::map<runtime::Ranks, std::shared_ptr<runtime::Group>> groups;
   for (const auto& [ranks, group] : process_groups) {
-    try {
-      groups[ranks] = runtime::wrap_process_group(group);
-    } catch (const runtime::PeerLost& lost) {
-      throw std::runtime_error(lost.text(ranks));
-    }
+    groups[ranks] = runtime::wrap_process_group(group, ranks);
   }
   return value_or_raise(
       Training::create(std::move(planned), rank, seed, runtime::given_groups(std::move(groups))));

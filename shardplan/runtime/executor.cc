@@ -306,9 +306,7 @@ Status Executor::run_section(const std::vector<Step>& steps,
       run_instruction(steps[i], prepared[i]);
     } catch (const PeerLost& lost) {
       lost_a_peer_ = true;
-      Ranks ranks = program_.mesh.group(rank_, steps[i].collective.axes);
-      std::sort(ranks.begin(), ranks.end());
-      return failure(steps[i], lost.text(ranks));
+      return failure(steps[i], lost.what());
     } catch (const std::exception& error) {
       return failure(steps[i], error.what());
     }

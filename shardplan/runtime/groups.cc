@@ -45,11 +45,14 @@ void naming(std::int64_t member, const Call& call) {
 
 class ProcessGroupOf final : public Group {
  public:
-  explicit ProcessGroupOf(c10::intrusive_ptr<c10d::ProcessGroup> group)
-      : group_(std::move(group)) {}
+  ProcessGroupOf(c10::intrusive_ptr<c10d::ProcessGroup> group, Ranks ranks)
+      : group_(std::move(group)), ranks_(std::move(ranks)) {}
 
   [[nodiscard]] std::int64_t size() const override { return group_->getSize(); }
   [[nodiscard]] std::int64_t member() const override { return group_->getRank(); }
+  [[nodiscard]] std::int64_t rank_of(std::int64_t member) const override {
+    return ranks_[static_cast<std::size_t>(member)];
+  }
   void transfer(const std::vector<Transfer>& receives,
                 const std::vector<Transfer>& sends) override {
     std::vector<std::pair<std::int64_t, c10::intrusive_ptr<c10d::Work>>> works;
@@ -57,7 +60,7 @@ class ProcessGroupOf final : public Group {
       if (message.tensor.numel() == 0) {
         continue;
       }
-      naming(message.member, [&] {
+      naming(rank_of(message.member), [&] {
         std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
         works.emplace_back(message.member,
                            group_->recv(tensors, static_cast<int>(message.member), kTag));
@@ -67,14 +70,14 @@ class ProcessGroupOf final : public Group {
       if (message.tensor.numel() == 0) {
         continue;
       }
-      naming(message.member, [&] {
+      naming(rank_of(message.member), [&] {
         std::vector<at::Tensor> tensors{bytes_of(message.tensor)};
         works.emplace_back(message.member,
                            group_->send(tensors, static_cast<int>(message.member), kTag));
       });
     }
     for (const auto& [member, work] : works) {
-      naming(member, [&waited = work] { waited->wait(); });
+      naming(rank_of(member), [&waited = work] { waited->wait(); });
     }
   }
   void barrier() override {
@@ -85,6 +88,7 @@ class ProcessGroupOf final : public Group {
  private:
   static constexpr int kTag = 0;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  Ranks ranks_;
 };
 
 class GlooGroups final : public GroupSource {
@@ -116,9 +120,7 @@ class GlooGroups final : public GroupSource {
                                                            static_cast<int>(ranks.size()));
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, {backend});
       group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-      return wrap_process_group(group, timeout_);
-    } catch (const PeerLost& lost) {
-      return Error{ErrorCode::kRuntime, lost.text(ranks), "group " + name, {}};
+      return wrap_process_group(group, ranks, timeout_);
     } catch (const std::exception& error) {
       return Error{ErrorCode::kRuntime,
                    "the ranks of a group did not meet: " + std::string(error.what()),
@@ -153,8 +155,9 @@ class GivenGroups final : public GroupSource {
 }  // namespace
 
 std::shared_ptr<Group> wrap_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                          Ranks ranks,
                                           Seconds timeout) {
-  return shared_memory_group(std::make_shared<ProcessGroupOf>(group), timeout);
+  return shared_memory_group(std::make_shared<ProcessGroupOf>(group, std::move(ranks)), timeout);
 }
 
 std::unique_ptr<GroupSource> given_groups(std::map<Ranks, std::shared_ptr<Group>> groups) {

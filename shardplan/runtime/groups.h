@@ -27,22 +27,12 @@ struct Transfer {
   at::Tensor tensor{};  ///< contiguous, any dtype
 };
 
-/// A member of a group that is gone or does not answer.
+/// Another rank is gone, or does not answer.
 class PeerLost : public std::runtime_error {
  public:
   /// `how`: "is gone", "does not answer".
-  PeerLost(std::int64_t member, const std::string& how)
-      : std::runtime_error("member " + std::to_string(member) + " of the group " + how),
-        member_(member),
-        how_(how) {}
-  /// "rank 3 is gone", in a group of these ranks.
-  [[nodiscard]] std::string text(const Ranks& ranks) const {
-    return "rank " + std::to_string(ranks[static_cast<std::size_t>(member_)]) + " " + how_;
-  }
-
- private:
-  std::int64_t member_;
-  std::string how_;
+  PeerLost(std::int64_t rank, const std::string& how)
+      : std::runtime_error("rank " + std::to_string(rank) + " " + how) {}
 };
 
 /// Some ranks that exchange tensors, in ascending order of their ranks: member i is the i-th
@@ -61,6 +51,7 @@ class Group {
 
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual std::int64_t member() const = 0;  ///< this rank's number
+  [[nodiscard]] virtual std::int64_t rank_of(std::int64_t member) const = 0;
   /// All messages at once; at most one to and one from each other member, none to oneself; those of
   /// no elements are not sent. Messages between two members arrive in the order of their calls.
   virtual void transfer(const std::vector<Transfer>& receives,
@@ -71,11 +62,13 @@ class Group {
 /// How long a group that torch.distributed made waits for a peer.
 inline constexpr Seconds kLongTimeout = 1800;
 
-/// A process group of c10d, whatever its backend. Its members must be in ascending
+/// A process group of c10d, whatever its backend, of these ranks. Its members must be in ascending
 /// order of rank, as torch.distributed.new_group makes them, and must all call. On one machine its
 /// messages go through shared memory (shared_memory.h).
 [[nodiscard]] std::shared_ptr<Group> wrap_process_group(
-    const c10::intrusive_ptr<c10d::ProcessGroup>& group, Seconds timeout = kLongTimeout);
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+    Ranks ranks,
+    Seconds timeout = kLongTimeout);
 
 /// Where the groups of one rank come from.
 class GroupSource {

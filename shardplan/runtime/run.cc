@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -296,10 +295,8 @@ Result<RunReport> run_rank(const ir::Graph& step,
       return executor.lost_a_peer() ? blame_a_peer(done.error(), kLetLauncherEndUs) : done.error();
     }
   } catch (const PeerLost& lost) {
-    Ranks all(static_cast<std::size_t>(rank.world_size));
-    std::iota(all.begin(), all.end(), 0);
     return blame_a_peer(
-        Error{ErrorCode::kRuntime, lost.text(all), "rank " + std::to_string(rank.rank), {}},
+        Error{ErrorCode::kRuntime, lost.what(), "rank " + std::to_string(rank.rank), {}},
         kLetLauncherEndUs);
   }
   return report;

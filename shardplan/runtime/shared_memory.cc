@@ -193,6 +193,9 @@ class SharedMemoryGroup final : public Group {
 
   [[nodiscard]] std::int64_t size() const override { return base_->size(); }
   [[nodiscard]] std::int64_t member() const override { return base_->member(); }
+  [[nodiscard]] std::int64_t rank_of(std::int64_t member) const override {
+    return base_->rank_of(member);
+  }
 
   void transfer(const std::vector<Transfer>& receives,
                 const std::vector<Transfer>& sends) override {
@@ -327,7 +330,8 @@ class SharedMemoryGroup final : public Group {
       const bool late =
           std::chrono::duration<double>(Clock::now() - last_progress).count() > timeout_;
       if (gone || late) {
-        throw PeerLost(static_cast<std::int64_t>(m.peer), gone ? "is gone" : "does not answer");
+        throw PeerLost(rank_of(static_cast<std::int64_t>(m.peer)),
+                       gone ? "is gone" : "does not answer");
       }
     }
   }

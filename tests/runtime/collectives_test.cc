@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -170,6 +171,26 @@ TEST(Collectives, ReductionsKnowNarrowFloatsAndIntegers) {
       const at::Tensor max = mine.clone();
       all_reduce_in_place(*group, max, Reduction::kMax);
       EXPECT_EQ(max[3].item<double>(), 4) << c10::toString(dtype);
+    }
+  });
+}
+
+// 256 + 1 is 256 in bf16: a sum that were rounded after each rank would stay there.
+TEST(Collectives, NarrowFloatsAreSummedInFloat) {
+  const cluster::DeviceMesh mesh{{{"a", 4}}};
+  run_ranks(mesh.size(), [&](std::int64_t rank, GroupSource& source) {
+    const std::shared_ptr<Group> group = source.group({0, 1, 2, 3}).value();
+    const at::Tensor mine =
+        at::full({8}, rank == 0 ? 256 : 1, at::TensorOptions().dtype(at::kBFloat16));
+    const at::Tensor sum = mine.clone();
+    all_reduce_in_place(*group, sum, Reduction::kSum);
+    EXPECT_EQ(sum[7].item<double>(), 260);
+    ShardingSpec parts;
+    parts.make_partial(0, Reduction::kSum);
+    const ir::TensorType type{ir::DType::kBFloat16, {8}};
+    for (const ReshardStep& step : sharding::one_step_reshards(parts, type, mesh)) {
+      const at::Tensor result = run_collective({step, mesh, rank, type.shape, group.get()}, mine);
+      EXPECT_EQ(result[0].item<double>(), 260);
     }
   });
 }
