@@ -73,10 +73,35 @@ Folded fold_identity(AtenCall& c) {
   return elementwise(type, operands, [](std::span<const Number> v) { return v[0]; });
 }
 
+/// copy, fill: the tensor or number `source` in the type and shape of `self`, whose content is
+/// lost.
+Folded fold_filled_from(AtenCall& c) {
+  const std::optional<ConstTensor> source = c.constant_or_number(c.ours());
+  const ir::TensorType type = c.result_type();
+  if (!source.has_value() || !c.ok() || source->type().rank() > type.rank()) {
+    return std::nullopt;
+  }
+  const std::vector<ConstTensor> operands{*source};
+  const Folded cast = elementwise(
+      {type.dtype, source->shape()}, operands, [](std::span<const Number> v) { return v[0]; });
+  return cast.has_value() ? Folded(cast->expand(type.shape)) : std::nullopt;
+}
+
+void map_filled_from(AtenCall& c) {
+  const ir::TensorType type = c.result_type();
+  const ir::ValueId source = c.tensor_as(c.ours(), type.dtype);
+  if (c.ok()) {
+    c.result(broadcast_to(c.builder(), source, type.shape));
+  }
+}
+
 }  // namespace
 
 std::vector<AtenOp> aten_creation() {
   std::vector<AtenOp> rows;
+  rows.push_back({"aten.copy.default", map_filled_from, "src", fold_filled_from});
+  rows.push_back({"aten.fill.Tensor", map_filled_from, "value", fold_filled_from});
+  rows.push_back({"aten.fill.Scalar", nullptr, "value", fold_filled_from});
   for (const std::string_view target :
        {"aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"}) {
     rows.push_back({.target = target, .fold = fold_zeros});

@@ -203,6 +203,39 @@ void map_split(AtenCall& c) {
   }
 }
 
+/// slice_scatter, select_scatter: the operand with a cut of it replaced.
+void map_replace_cut(AtenCall& c) {
+  const std::optional<Cut> at = cut_of(c);
+  const ValueId x = c.tensor("self");
+  const TensorType type = c.type_of("self");
+  ValueId part = c.tensor_as("src", type.dtype);
+  if (!at.has_value() || !c.ok()) {
+    return;
+  }
+  if (at->step != 1) {
+    c.unsupported("is supported with step 1 only");
+    return;
+  }
+  if (at->end <= at->start) {
+    c.result(x);
+    return;
+  }
+  Shape shape = type.shape;
+  shape[at->dim] = at->end - at->start;
+  part = c.reshape(part, shape);
+  std::vector<ValueId> parts;
+  if (at->start > 0) {
+    parts.push_back(cut(c, x, at->dim, 0, at->start));
+  }
+  parts.push_back(part);
+  if (at->end < type.shape[at->dim]) {
+    parts.push_back(cut(c, x, at->dim, at->end, type.shape[at->dim]));
+  }
+  c.result(parts.size() == 1
+               ? part
+               : c.builder().emit("concat", parts, {{"dim", static_cast<std::int64_t>(at->dim)}}));
+}
+
 // Joining
 // -------------------------------------------------------------------------------------------
 
@@ -338,6 +371,8 @@ std::vector<AtenOp> aten_shape() {
     rows.push_back({.target = target, .map = map_split});
   }
   rows.push_back({"aten.unbind.int", map_split, "unbind"});
+  rows.push_back({"aten.slice_scatter.default", map_replace_cut, "slice"});
+  rows.push_back({"aten.select_scatter.default", map_replace_cut, "select"});
   rows.push_back({"aten.cat.default", map_cat, "cat", fold_cat});
   rows.push_back({"aten.concat.default", map_cat, "cat", fold_cat});
   rows.push_back({"aten.stack.default", map_cat, "stack", fold_cat});

@@ -2,161 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <charconv>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <optional>
+
+#include "shardplan/frontends/exported_json.h"
+#include "shardplan/frontends/open_dims.h"
 
 namespace shardplan::frontends {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::int64_t kSchemaMajor = 8;
-
-struct TorchDType {
-  std::int64_t number;
-  std::string_view name;
-  std::optional<ir::DType> dtype;
-};
-
-/// torch.export's own numbering of element types (torch/_export/serde/schema.py).
-constexpr std::array<TorchDType, 13> kTorchDTypes{{{1, "uint8", ir::DType::kUInt8},
-                                                   {2, "int8", std::nullopt},
-                                                   {3, "int16", std::nullopt},
-                                                   {4, "int32", ir::DType::kInt32},
-                                                   {5, "int64", ir::DType::kInt64},
-                                                   {6, "float16", ir::DType::kFloat16},
-                                                   {7, "float32", ir::DType::kFloat32},
-                                                   {8, "float64", ir::DType::kFloat64},
-                                                   {9, "complex32", std::nullopt},
-                                                   {10, "complex64", std::nullopt},
-                                                   {11, "complex128", std::nullopt},
-                                                   {12, "bool", ir::DType::kBool},
-                                                   {13, "bfloat16", ir::DType::kBFloat16}}};
-
-/// The member, or null when `json` is no object or has none of this name.
-const Json* member(const Json& json, const char* name) {
-  if (!json.is_object()) {
-    return nullptr;
-  }
-  const auto found = json.find(name);
-  return found == json.end() ? nullptr : &*found;
-}
-
-/// The single entry of an object such as {"as_int": 3}: the schema's form of a union.
-std::optional<std::pair<std::string, const Json*>> alternative(const Json& json) {
-  if (!json.is_object() || json.size() != 1) {
-    return std::nullopt;
-  }
-  return std::pair(json.begin().key(), &*json.begin());
-}
-
-std::optional<std::string> text(const Json* json) {
-  if (json == nullptr || !json->is_string()) {
-    return std::nullopt;
-  }
-  return json->get<std::string>();
-}
-
-std::optional<std::int64_t> integer(const Json* json) {
-  if (json == nullptr || !json->is_number_integer()) {
-    return std::nullopt;
-  }
-  if (json->is_number_unsigned() &&
-      json->get<std::uint64_t>() >
-          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-    return std::nullopt;
-  }
-  return json->get<std::int64_t>();
-}
-
-std::optional<double> real(const Json& json) {
-  if (json.is_number()) {
-    return json.get<double>();
-  }
-  if (!json.is_string()) {
-    return std::nullopt;
-  }
-  const auto& name = json.get_ref<const std::string&>();
-  if (name == "Infinity" || name == "-Infinity") {
-    const double infinity = std::numeric_limits<double>::infinity();
-    return name.front() == '-' ? -infinity : infinity;
-  }
-  return name == "NaN" ? std::optional(std::numeric_limits<double>::quiet_NaN()) : std::nullopt;
-}
-
-bool is_true(const Json* json) {
-  return json != nullptr && json->is_boolean() && json->get<bool>();
-}
-
-/// The "name" of {"name": "x", ...}.
-std::optional<std::string> name_of(const Json& json) {
-  return text(member(json, "name"));
-}
-
-/// {"as_int": 3} -> 3; nothing for a symbolic expression.
-std::optional<std::int64_t> fixed_int(const Json& json) {
-  if (json.is_number_integer()) {
-    return integer(&json);
-  }
-  return integer(member(json, "as_int"));
-}
-
-struct DTypeResult {
-  ir::DType dtype = ir::DType::kFloat32;
-  std::string problem;
-};
-
-DTypeResult dtype_of(const Json* number) {
-  const std::optional<std::int64_t> value = integer(number);
-  for (const TorchDType& entry : kTorchDTypes) {
-    if (value == entry.number) {
-      return entry.dtype.has_value()
-                 ? DTypeResult{*entry.dtype, {}}
-                 : DTypeResult{ir::DType::kFloat32, fmt::format("has dtype {}", entry.name)};
-    }
-  }
-  return {ir::DType::kFloat32,
-          value.has_value() ? fmt::format("has an unknown dtype (number {})", *value)
-                            : std::string("has no dtype")};
-}
-
-ExportedTensor tensor_of(const Json& json) {
-  ExportedTensor tensor;
-  const DTypeResult dtype = dtype_of(member(json, "dtype"));
-  tensor.type.dtype = dtype.dtype;
-  tensor.problem = dtype.problem;
-  tensor.requires_grad = is_true(member(json, "requires_grad"));
-  const Json* const sizes = member(json, "sizes");
-  if (sizes == nullptr || !sizes->is_array()) {
-    tensor.problem = "has no sizes";
-    return tensor;
-  }
-  for (std::size_t i = 0; i < sizes->size(); ++i) {
-    const std::optional<std::int64_t> size = fixed_int((*sizes)[i]);
-    if (!size.has_value()) {
-      tensor.problem = fmt::format("has a dimension {} that is not fixed", i);
-      return tensor;
-    }
-    tensor.type.shape.push_back(*size);
-  }
-  const Json* const strides = member(json, "strides");
-  if (strides != nullptr && strides->is_array()) {
-    for (const Json& stride : *strides) {
-      tensor.strides.push_back(fixed_int(stride).value_or(-1));
-    }
-  }
-  const Json* const offset = member(json, "storage_offset");
-  tensor.storage_offset = offset == nullptr ? 0 : fixed_int(*offset).value_or(-1);
-  return tensor;
-}
 
 class ProgramParser {
  public:
-  explicit ProgramParser(const std::string& where) : where_(where) {}
+  ProgramParser(const std::string& where, const DimRequest& dims) : where_(where), dims_(dims) {}
 
   Result<ExportedProgram> run(std::string_view json) {
     const Json root = Json::parse(json, nullptr, false);
@@ -182,10 +42,11 @@ class ProgramParser {
     if (graph == nullptr || signature == nullptr) {
       return error("models/model.json has no graph or no signature");
     }
+    SHARDPLAN_RETURN_IF_ERROR(bind_sizes(root, *graph, *signature));
     SHARDPLAN_RETURN_IF_ERROR(tensors(*graph));
     SHARDPLAN_RETURN_IF_ERROR(inputs(*signature));
     SHARDPLAN_RETURN_IF_ERROR(outputs(*signature));
-    SHARDPLAN_RETURN_IF_ERROR(nodes(*graph));
+    SHARDPLAN_RETURN_IF_ERROR(nodes(*graph, Region{.sizes = sizes_}));
     return std::move(program_);
   }
 
@@ -202,13 +63,110 @@ class ProgramParser {
     return found;
   }
 
+  // Open dimensions ----------------------------------------------------------------------------
+
+  Status bind_sizes(const Json& root, const Json& graph, const Json& signature) {
+    OpenDims open;
+    SHARDPLAN_ASSIGN_OR_RETURN(const Json* const specs, list(signature, "input_specs"));
+    for (const Json& spec : *specs) {
+      const Json* const input = member(spec, "user_input");
+      const Json* const arg = input == nullptr ? nullptr : member(*input, "arg");
+      if (arg != nullptr) {
+        add_open_dims(*arg, graph, open);
+      }
+    }
+    add_ranges(root, open);
+    add_names(open);
+    SHARDPLAN_ASSIGN_OR_RETURN(sizes_.symbols, bind_dims(open, dims_.sizes, where_));
+    add_numbers(graph, sizes_);
+    return {};
+  }
+
+  /// The numbers that the nodes of a graph compute.
+  static void add_numbers(const Json& graph, Sizes& sizes) {
+    for (const char* const kind : {"sym_int_values", "sym_float_values", "sym_bool_values"}) {
+      const Json* const values = member(graph, kind);
+      if (values != nullptr && values->is_object()) {
+        for (const auto& [name, value] : values->items()) {
+          if (const std::optional<Number> known = number(value, sizes)) {
+            sizes.computed.insert_or_assign(name, *known);
+          }
+        }
+      }
+    }
+  }
+
+  static void add_open_dim(std::string place, const Json& size, OpenDims& open) {
+    const Json* const symbolic = member(size, "as_expr");
+    const auto expression =
+        symbolic == nullptr ? std::nullopt : text(member(*symbolic, "expr_str"));
+    if (expression.has_value()) {
+      const Json* const hint = member(*symbolic, "hint");
+      open.places.push_back({std::move(place),
+                             *expression,
+                             hint == nullptr ? std::nullopt : integer(member(*hint, "as_int"))});
+    }
+  }
+
+  /// Of one input: a tensor, or a whole number.
+  static void add_open_dims(const Json& arg, const Json& graph, OpenDims& open) {
+    const auto described = [&](const char* values, const std::string& name) -> const Json* {
+      const Json* const all = member(graph, values);
+      return all == nullptr ? nullptr : member(*all, name.c_str());
+    };
+    if (const Json* const tensor = member(arg, "as_tensor")) {
+      const std::string name = name_of(*tensor).value_or(std::string());
+      const Json* const meta = described("tensor_values", name);
+      const Json* const sizes = meta == nullptr ? nullptr : member(*meta, "sizes");
+      for (std::size_t d = 0; sizes != nullptr && sizes->is_array() && d < sizes->size(); ++d) {
+        add_open_dim(fmt::format("{}.{}", name, d), (*sizes)[d], open);
+      }
+    } else if (const Json* const symbol = member(arg, "as_sym_int")) {
+      const std::string name = text(member(*symbol, "as_name")).value_or(std::string());
+      if (const Json* const value = described("sym_int_values", name)) {
+        add_open_dim(name, *value, open);
+      }
+    }
+  }
+
+  static void add_ranges(const Json& root, OpenDims& open) {
+    const Json* const ranges = member(root, "range_constraints");
+    if (ranges != nullptr && ranges->is_object()) {
+      for (const auto& [expression, range] : ranges->items()) {
+        open.ranges.push_back(
+            {expression, integer(member(range, "min_val")), integer(member(range, "max_val"))});
+      }
+    }
+    const Json* const guards = member(root, "guards_code");
+    if (guards != nullptr && guards->is_array()) {
+      for (const Json& guard : *guards) {
+        if (const std::optional<std::string> code = text(&guard)) {
+          open.guards.push_back(*code);
+        }
+      }
+    }
+  }
+
+  void add_names(OpenDims& open) const {
+    const Json names = Json::parse(dims_.names, nullptr, false);
+    if (names.is_object()) {
+      for (const auto& [symbol, name] : names.items()) {
+        if (const std::optional<std::string> known = text(&name)) {
+          open.names.emplace(symbol, *known);
+        }
+      }
+    }
+  }
+
+  // The graph ----------------------------------------------------------------------------------
+
   Status tensors(const Json& graph) {
     const Json* const values = member(graph, "tensor_values");
     if (values == nullptr || !values->is_object()) {
       return error("models/model.json has no 'tensor_values'");
     }
     for (const auto& [name, value] : values->items()) {
-      program_.tensors.emplace(name, tensor_of(value));
+      program_.tensors.emplace(name, tensor_of(value, sizes_));
     }
     return {};
   }
@@ -300,16 +258,31 @@ class ProgramParser {
                  {}};
   }
 
-  Status nodes(const Json& graph) {
+  /// A graph while its nodes are read: the whole one, or that of a region inside it, whose names
+  /// are its own.
+  struct Region {
+    const Sizes& sizes;
+    std::string prefix{};
+    std::map<std::string, std::string> inputs{};  ///< its names of tensors from outside
+    bool no_grad = false;
+    int depth = 0;
+
+    [[nodiscard]] std::string name(const std::string& own) const {
+      const auto outer = inputs.find(own);
+      return outer != inputs.end() ? outer->second : (own.empty() ? own : prefix + own);
+    }
+  };
+
+  Status nodes(const Json& graph, const Region& region) {
     SHARDPLAN_ASSIGN_OR_RETURN(const Json* const nodes, list(graph, "nodes"));
-    program_.nodes.reserve(nodes->size());
+    program_.nodes.reserve(program_.nodes.size() + nodes->size());
     for (const Json& json : *nodes) {
-      SHARDPLAN_RETURN_IF_ERROR(node(json));
+      SHARDPLAN_RETURN_IF_ERROR(node(json, region));
     }
     return {};
   }
 
-  Status node(const Json& json) {
+  Status node(const Json& json, const Region& region) {
     ExportedNode node;
     const std::optional<std::string> target = text(member(json, "target"));
     if (!target.has_value()) {
@@ -317,32 +290,156 @@ class ProgramParser {
     }
     constexpr std::string_view kPrefix = "torch.ops.";
     node.target = target->starts_with(kPrefix) ? target->substr(kPrefix.size()) : *target;
+    node.no_grad = region.no_grad;
     SHARDPLAN_ASSIGN_OR_RETURN(const Json* const inputs, list(json, "inputs"));
+    const Json* inner = nullptr;
     for (const Json& input : *inputs) {
       const std::optional<std::string> name = name_of(input);
       const Json* const arg = member(input, "arg");
       if (!name.has_value() || arg == nullptr) {
         return error(fmt::format("a node {} has a damaged argument", node.target));
       }
-      node.inputs.emplace_back(*name, argument(*arg));
+      Argument read = argument(*arg, region.sizes);
+      rename(read.tensors, region);
+      node.inputs.emplace_back(*name, std::move(read));
+      const Json* const graph = member(*arg, "as_graph");
+      inner = graph == nullptr ? inner : member(*graph, "graph");
     }
+    SHARDPLAN_ASSIGN_OR_RETURN(const bool computes_numbers, results(json, region, node));
+    const Json* const metadata = member(json, "metadata");
+    if (metadata != nullptr) {
+      node.layer = layer(text(member(*metadata, "nn_module_stack")).value_or(std::string()));
+    }
+    if (inner != nullptr && is_region(node)) {
+      return inlined(*inner, node, region);
+    }
+    // Its numbers are known already, from the descriptions of their symbols.
+    if (!computes_numbers || !node.outputs.empty()) {
+      program_.nodes.push_back(std::move(node));
+    }
+    return {};
+  }
+
+  static void rename(std::vector<std::string>& tensors, const Region& region) {
+    for (std::string& tensor : tensors) {
+      tensor = region.name(tensor);
+    }
+  }
+
+  /// Whether one of them is a number, of the sizes of tensors or from data.
+  Result<bool> results(const Json& json, const Region& region, ExportedNode& node) const {
     SHARDPLAN_ASSIGN_OR_RETURN(const Json* const outputs, list(json, "outputs"));
+    bool computes_numbers = false;
     for (const Json& output : *outputs) {
-      const Argument result = argument(output);
+      Argument result = argument(output, region.sizes);
+      if (is_number(output)) {
+        computes_numbers = true;
+        continue;
+      }
       if (result.kind != Argument::Kind::kTensors && result.kind != Argument::Kind::kNone) {
         return Error{ErrorCode::kUnsupported,
                      fmt::format("a node {} has a result of kind {}", node.target, result.text),
                      where_,
                      {}};
       }
+      rename(result.tensors, region);
       node.outputs.insert(node.outputs.end(), result.tensors.begin(), result.tensors.end());
     }
-    const Json* const metadata = member(json, "metadata");
-    if (metadata != nullptr) {
-      node.layer = layer(text(member(*metadata, "nn_module_stack")).value_or(std::string()));
+    return computes_numbers;
+  }
+
+  // Regions --------------------------------------------------------------------------------------
+
+  /// torch.no_grad() and the like, and automatic mixed precision where it is switched off.
+  static bool is_region(const ExportedNode& node) {
+    const auto off = [](const auto& input) {
+      return input.second.kind == Argument::Kind::kBools && !input.second.ints.empty() &&
+             input.second.ints.front() == 0;
+    };
+    return node.target == "higher_order.wrap_with_set_grad_enabled" ||
+           (node.target == "higher_order.wrap_with_autocast" && node.inputs.size() > 2 &&
+            off(node.inputs[2]));
+  }
+
+  /// Puts the nodes of a region in the place of the node that stands for it.
+  Status inlined(const Json& graph, const ExportedNode& node, const Region& outside) {
+    constexpr int kMaxDepth = 32;
+    if (outside.depth == kMaxDepth) {
+      return error("its regions without gradients lie too deep in one another");
     }
-    program_.nodes.push_back(std::move(node));
+    Sizes sizes = outside.sizes;
+    add_numbers(graph, sizes);
+    Region region{.sizes = sizes,
+                  .prefix = fmt::format("region{}/", ++regions_),
+                  .no_grad = outside.no_grad,
+                  .depth = outside.depth + 1};
+    if (node.target == "higher_order.wrap_with_set_grad_enabled") {
+      const std::vector<std::int64_t>& enabled = node.inputs.front().second.ints;
+      const bool off = !enabled.empty() && enabled.front() == 0;
+      if (!off && outside.no_grad) {
+        return unsupported("gradients are enabled again inside torch.no_grad()", where_);
+      }
+      region.no_grad = off;
+    }
+    SHARDPLAN_RETURN_IF_ERROR(region_inputs(graph, node, region));
+    const Json* const values = member(graph, "tensor_values");
+    if (values != nullptr && values->is_object()) {
+      for (const auto& [name, value] : values->items()) {
+        program_.tensors.emplace(region.name(name), tensor_of(value, sizes));
+      }
+    }
+    SHARDPLAN_RETURN_IF_ERROR(nodes(graph, region));
+    return region_outputs(graph, node, region);
+  }
+
+  /// The operands that follow the graph among the arguments are its inputs.
+  Status region_inputs(const Json& graph, const ExportedNode& node, Region& region) const {
+    SHARDPLAN_ASSIGN_OR_RETURN(const Json* const inputs, list(graph, "inputs"));
+    auto operand = std::find_if(node.inputs.begin(), node.inputs.end(), [](const auto& input) {
+      return input.second.text == "as_graph";
+    });
+    for (const Json& input : *inputs) {
+      operand += operand == node.inputs.end() ? 0 : 1;
+      if (operand == node.inputs.end()) {
+        return error("a region has more inputs than operands");
+      }
+      const Json* const tensor = member(input, "as_tensor");
+      if (tensor != nullptr && operand->second.tensors.size() == 1) {
+        region.inputs[name_of(*tensor).value_or(std::string())] = operand->second.tensors.front();
+      }
+    }
     return {};
+  }
+
+  Status region_outputs(const Json& graph, const ExportedNode& node, const Region& region) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const Json* const outputs, list(graph, "outputs"));
+    std::vector<std::string> inner;
+    for (const Json& output : *outputs) {
+      Argument result = argument(output, region.sizes);
+      rename(result.tensors, region);
+      inner.insert(inner.end(), result.tensors.begin(), result.tensors.end());
+    }
+    if (inner.size() != node.outputs.size()) {
+      return error("a region has not as many results as the node that stands for it");
+    }
+    for (std::size_t i = 0; i < inner.size(); ++i) {
+      ExportedNode alias;
+      alias.target = "aten.alias.default";
+      alias.layer = node.layer;
+      alias.no_grad = region.no_grad;
+      Argument self;
+      self.kind = Argument::Kind::kTensors;
+      self.tensors = {inner[i]};
+      alias.inputs.emplace_back("self", std::move(self));
+      alias.outputs = {node.outputs[i]};
+      program_.nodes.push_back(std::move(alias));
+    }
+    return {};
+  }
+
+  static bool is_number(const Json& output) {
+    return member(output, "as_sym_int") != nullptr || member(output, "as_sym_float") != nullptr ||
+           member(output, "as_sym_bool") != nullptr;
   }
 
   /// The path in the last entry of "key,path,class;key,path,class".
@@ -360,127 +457,19 @@ class ProgramParser {
     return std::string(path);
   }
 
-  static void add_tensor(Argument& out, const Json& json) {
-    const Json* const inner = member(json, "as_tensor");
-    if (json.is_null() || member(json, "as_none") != nullptr) {
-      out.tensors.emplace_back();
-      return;
-    }
-    const std::optional<std::string> name = name_of(inner == nullptr ? json : *inner);
-    if (!name.has_value()) {
-      out.problem = "is damaged";
-    }
-    out.tensors.push_back(name.value_or(std::string()));
-  }
-
-  static void add_int(Argument& out, const Json& json) {
-    const std::optional<std::int64_t> value = fixed_int(json);
-    if (!value.has_value()) {
-      out.problem = "is not a fixed number";
-    }
-    out.ints.push_back(value.value_or(0));
-  }
-
-  static void add_float(Argument& out, const Json& json) {
-    const Json* const inner = member(json, "as_float");
-    const std::optional<double> value = real(inner == nullptr ? json : *inner);
-    if (!value.has_value()) {
-      out.problem = "is not a fixed number";
-    }
-    out.floats.push_back(value.value_or(0));
-  }
-
-  static void add_bool(Argument& out, const Json& json) {
-    const Json* const inner = member(json, "as_bool");
-    const Json& value = inner == nullptr ? json : *inner;
-    if (!value.is_boolean()) {
-      out.problem = "is not a fixed truth value";
-    }
-    out.ints.push_back(is_true(&value) ? 1 : 0);
-  }
-
-  static Argument argument(const Json& json) {
-    using Kind = Argument::Kind;
-    struct Form {
-      std::string_view name;
-      Kind kind;
-      bool list;
-      void (*add)(Argument&, const Json&);
-    };
-    constexpr std::array<Form, 15> kForms{{
-        {"as_tensor", Kind::kTensors, false, add_tensor},
-        {"as_tensors", Kind::kTensors, true, add_tensor},
-        {"as_optional_tensor", Kind::kTensors, false, add_tensor},
-        {"as_optional_tensors", Kind::kTensors, true, add_tensor},
-        {"as_int", Kind::kInts, false, add_int},
-        {"as_ints", Kind::kInts, true, add_int},
-        {"as_sym_int", Kind::kInts, false, add_int},
-        {"as_sym_ints", Kind::kInts, true, add_int},
-        {"as_float", Kind::kFloats, false, add_float},
-        {"as_floats", Kind::kFloats, true, add_float},
-        {"as_sym_float", Kind::kFloats, false, add_float},
-        {"as_sym_floats", Kind::kFloats, true, add_float},
-        {"as_bool", Kind::kBools, false, add_bool},
-        {"as_bools", Kind::kBools, true, add_bool},
-        {"as_sym_bool", Kind::kBools, false, add_bool},
-    }};
-    Argument out;
-    const auto found = alternative(json);
-    if (!found.has_value()) {
-      out.kind = Kind::kOther;
-      out.problem = "is damaged";
-      return out;
-    }
-    const auto& [name, value] = *found;
-    for (const Form& form : kForms) {
-      if (form.name == name) {
-        out.kind = form.kind;
-        out.list = form.list;
-        add_all(out, *value, form.list, form.add);
-        return out;
-      }
-    }
-    out.kind = Kind::kOther;
-    out.text = name;
-    if (name == "as_none") {
-      out.kind = Kind::kNone;
-    } else if (name == "as_string") {
-      out.kind = Kind::kText;
-      out.text = text(value).value_or(std::string());
-    } else if (name == "as_scalar_type") {
-      const DTypeResult dtype = dtype_of(value);
-      out.kind = Kind::kDType;
-      out.text = dtype.problem.empty() ? std::string(ir::dtype_name(dtype.dtype)) : std::string();
-      out.problem = dtype.problem;
-    }
-    return out;
-  }
-
-  static void add_all(Argument& out,
-                      const Json& value,
-                      bool list,
-                      void (*add)(Argument&, const Json&)) {
-    if (!list) {
-      add(out, value);
-      return;
-    }
-    if (!value.is_array()) {
-      out.problem = "is damaged";
-      return;
-    }
-    for (const Json& element : value) {
-      add(out, element);
-    }
-  }
-
   const std::string& where_;
+  const DimRequest& dims_;
+  Sizes sizes_;
   ExportedProgram program_;
+  int regions_ = 0;
 };
 
 }  // namespace
 
-Result<ExportedProgram> parse_program(std::string_view json, const std::string& where) {
-  return ProgramParser(where).run(json);
+Result<ExportedProgram> parse_program(std::string_view json,
+                                      const std::string& where,
+                                      const DimRequest& dims) {
+  return ProgramParser(where, dims).run(json);
 }
 
 Result<WeightFiles> parse_weight_files(std::string_view json,
@@ -502,7 +491,7 @@ Result<WeightFiles> parse_weight_files(std::string_view json,
     file.entry = std::string(folder) + *path;
     file.pickled = is_true(member(entry, "use_pickle"));
     if (meta != nullptr && meta->is_object()) {
-      file.tensor = tensor_of(*meta);
+      file.tensor = tensor_of(*meta, {});
     } else {
       file.tensor.problem = "has no description";
     }

@@ -50,6 +50,7 @@ struct ExportedNode {
   std::vector<std::pair<std::string, Argument>> inputs;
   std::vector<std::string> outputs;  ///< tensor names; a list's elements one after another
   std::string layer;                 ///< innermost module path
+  bool no_grad = false;              ///< in a region under torch.no_grad()
 };
 
 struct ExportedInput {
@@ -80,8 +81,18 @@ struct WeightFile {
 };
 using WeightFiles = std::map<std::string, WeightFile, std::less<>>;
 
-/// `where` names the file in errors.
-Result<ExportedProgram> parse_program(std::string_view json, const std::string& where);
+/// Sizes for the dimensions that the archive leaves open.
+struct DimRequest {
+  std::map<std::string, std::int64_t> sizes{};  ///< see bind_dims
+  /// Content of `extra/shardplan_dims.json`: what the user calls a symbol; may be empty.
+  std::string names{};
+};
+
+/// Every size is a number in the result, and what only computes sizes is left out. `where` names
+/// the file in errors.
+Result<ExportedProgram> parse_program(std::string_view json,
+                                      const std::string& where,
+                                      const DimRequest& dims = {});
 /// `folder` is what the entries are relative to, "data/weights/".
 Result<WeightFiles> parse_weight_files(std::string_view json,
                                        std::string_view folder,

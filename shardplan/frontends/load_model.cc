@@ -54,7 +54,7 @@ Result<ir::Graph> read_text(const std::string& path) {
 
 /// Options that only some kinds of models have.
 Status check_options(const std::string& model, const LoadOptions& options) {
-  if (!options.dims.empty()) {
+  if (!options.dims.empty() && !model.ends_with(".pt2")) {
     return invalid_input(fmt::format("has no named dimensions, so '--dim {}=...' binds nothing",
                                      options.dims.begin()->first),
                          model);

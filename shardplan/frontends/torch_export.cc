@@ -12,6 +12,7 @@
 #include "shardplan/frontends/aten.h"
 #include "shardplan/frontends/exported_program.h"
 #include "shardplan/frontends/frontends.h"
+#include "shardplan/frontends/functionalize.h"
 #include "shardplan/frontends/pt2_archive.h"
 #include "shardplan/ops/op.h"
 
@@ -24,6 +25,8 @@ using ir::ValueKind;
 using Kind = ExportedInput::Kind;
 
 constexpr std::uint64_t kMaxJsonBytes = std::uint64_t{256} << 20;
+/// Written by shardplan.export: what the user calls the open dimensions.
+constexpr std::string_view kDimNames = "extra/shardplan_dims.json";
 
 class Importer {
  public:
@@ -78,7 +81,10 @@ class Importer {
     if (!tensor.problem.empty()) {
       Error error{
           ErrorCode::kUnsupported, fmt::format("'{}' {}", input.name, tensor.problem), path_, {}};
-      error.notes.emplace_back("export the model with fixed shapes and supported element types");
+      error.notes.emplace_back(
+          "supported are bool, uint8, int32, int64, bfloat16, float16, float32 and float64; "
+          "convert "
+          "it before the model, for example with .to(torch.int32)");
       return error;
     }
     if (!ir::is_valid(tensor.type)) {
@@ -206,7 +212,8 @@ class Importer {
 
   Status add_node(const ExportedNode& node,
                   const std::unordered_map<std::string_view, AtenOp>& table) {
-    if (node.target.starts_with("aten._assert_")) {
+    if (node.target.starts_with("aten._assert_") ||
+        node.target.starts_with("aten.sym_constrain_range")) {
       return {};
     }
     builder_.set_layer(node.layer);
@@ -255,16 +262,12 @@ class Importer {
   }
 
   [[nodiscard]] Error unknown_operator(const ExportedNode& node) const {
-    Error error{
+    return Error{
         ErrorCode::kUnsupported,
         fmt::format("operator {} is not supported", node.target),
         fmt::format("{}: {}", path_, node.layer.empty() ? "the top module" : "layer " + node.layer),
-        {}};
-    if (node.target.find("_.") != std::string::npos) {
-      error.notes.emplace_back(
-          "in-place operators go away with .run_decompositions({}), which shardplan.export calls");
-    }
-    return error;
+        {"export the model with .run_decompositions({}), as shardplan.export does, or write it "
+         "without this operator"}};
   }
 
   // Results
@@ -343,7 +346,13 @@ Result<ir::Graph> read_pt2(const std::string& path, const LoadOptions& options) 
   }
   SHARDPLAN_ASSIGN_OR_RETURN(const std::string json,
                              archive.read("models/model.json", kMaxJsonBytes));
-  SHARDPLAN_ASSIGN_OR_RETURN(const ExportedProgram program, parse_program(json, path));
+  DimRequest dims{.sizes = options.dims};
+  if (archive.has(kDimNames)) {
+    SHARDPLAN_ASSIGN_OR_RETURN(dims.names, archive.read(kDimNames, kMaxJsonBytes));
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(ExportedProgram written, parse_program(json, path, dims));
+  SHARDPLAN_ASSIGN_OR_RETURN(const ExportedProgram program,
+                             functionalize(std::move(written), path));
   SHARDPLAN_ASSIGN_OR_RETURN(const ArchiveWeights weights, ArchiveWeights::create(archive, path));
   SHARDPLAN_ASSIGN_OR_RETURN(ir::Graph graph, Importer(path, weights, program, options).run());
   const std::size_t slash = path.rfind('/');

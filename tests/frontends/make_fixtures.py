@@ -55,6 +55,31 @@ class Normed(nn.Module):
         return self.block(x).amax(-1).sum()
 
 
+class InPlace(nn.Module):
+    """Writes into tensors, views of them, a buffer and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(4, 5)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.norm(self.first(x)), inplace=True)
+        pairs = h.view(-1, 2, 4)
+        pairs.mul_(2.0)
+        pairs[:, 0].add_(1.0)
+        pairs[:, 1, 1:3] = 0.5
+        pairs.transpose(1, 2)[:, 0] += 1
+        with torch.no_grad():
+            self.seen.mul_(0.9).add_(x.mean())
+        h[:, 0:2].copy_(h[:, 2:4] * 2)
+        h.masked_fill_(h > 3, 0.0)
+        out = self.second(pairs.sum(1) + self.seen)
+        return F.cross_entropy(out, target)
+
+
 def gpt2() -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=19, n_positions=8)).train()
 
@@ -88,7 +113,18 @@ def main() -> None:
     )
     export(llama, tokens, FIXTURES / "llama.pt2")
     export(Normed(), {"x": torch.randn(5, 3)}, FIXTURES / "batch_norm.pt2")
-    for name in ("gpt2", "gpt2_meta", "llama", "batch_norm"):
+    shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq", max=8)}
+    export(
+        gpt2(),
+        tokens,
+        FIXTURES / "gpt2_dynamic.pt2",
+        dynamic_shapes={"input_ids": shape, "labels": shape},
+    )
+    raw = torch.export.export(InPlace(), (torch.randn(5, 3), target), strict=False)
+    torch.export.save(raw, FIXTURES / "in_place.pt2")
+    torch.export.save(raw.run_decompositions({}), FIXTURES / "in_place_functional.pt2")
+    packed = ("gpt2", "gpt2_meta", "gpt2_dynamic", "llama", "batch_norm", "in_place", "in_place_functional")
+    for name in packed:
         compress(FIXTURES / f"{name}.pt2")
 
     x = torch.randn(5, 3)

@@ -9,6 +9,7 @@ functional, with coarse operators, with the names of parameters, buffers, module
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,10 @@ import torch
 
 Batch = Union[torch.Tensor, Sequence[Any], Mapping[str, Any]]
 Loss = Callable[[Any, Any], torch.Tensor]
+DynamicShapes = Union[Mapping[str, Any], Sequence[Any]]
+
+# Beside the model in the archive: what the user calls the symbols of open dimensions.
+_DIM_NAMES = "shardplan_dims.json"
 
 __all__ = ["export", "named_inputs"]
 
@@ -27,6 +32,8 @@ def export(
     batch: Batch,
     path: str | os.PathLike[str],
     loss: Loss | None = None,
+    *,
+    dynamic_shapes: DynamicShapes | None = None,
 ) -> str:
     """Exports the forward pass of ``model`` on ``batch``, up to its loss, to ``path`` (".pt2").
 
@@ -39,14 +46,19 @@ def export(
     The model's mode (``train`` or ``eval``) is kept as it is. A model on the meta device is exported
     without any memory for its weights; such an archive is enough for planning.
 
+    ``dynamic_shapes`` leaves dimensions open, as ``torch.export.export`` has it, by the names of the batch's
+    entries or in their order: ``{"input_ids": {0: Dim("batch"), 1: Dim("seq")}}``. A string is a name for
+    ``Dim.AUTO``. Sizes are given when the archive is read: ``shardplan plan model.pt2 --dim batch=64 ...``.
+
     Returns the path. Nothing is left behind when the export fails.
     """
     target = os.fspath(path)
     if not target.endswith(".pt2"):
         raise ValueError(f"{target}: the name of an exported model must end in .pt2")
     inputs = named_inputs(model, batch, whole=loss is not None)
-    program = _trace(model, batch, inputs, loss)
-    _save(program, target)
+    shapes = _shapes_by_name(dynamic_shapes, inputs)
+    program = _trace(model, batch, inputs, loss, _without_strings(shapes))
+    _save(program, target, _dim_names(program, shapes))
     return target
 
 
@@ -112,7 +124,11 @@ def _own_tensors(model: torch.nn.Module, entries: dict[str, Any]) -> dict[str, A
 
 
 def _trace(
-    model: torch.nn.Module, batch: Batch, inputs: dict[str, Any], loss: Loss | None
+    model: torch.nn.Module,
+    batch: Batch,
+    inputs: dict[str, Any],
+    loss: Loss | None,
+    shapes: dict[str, Any] | None,
 ) -> torch.export.ExportedProgram:
     """Exports the model with a forward that takes ``inputs`` by name and returns the loss alone.
 
@@ -140,7 +156,7 @@ def _trace(
     had_own = "forward" in vars(model)
     model.forward = forward_to_loss  # type: ignore[method-assign]
     try:
-        program = torch.export.export(model, (), kwargs=inputs, strict=False)
+        program = torch.export.export(model, (), kwargs=inputs, dynamic_shapes=shapes, strict=False)
     finally:
         if had_own:
             model.forward = forward  # type: ignore[method-assign]
@@ -166,6 +182,56 @@ def _detach_without_grad(program: torch.export.ExportedProgram) -> None:
             detached.meta.update(result.meta)
             result.replace_all_uses_with(detached, delete_user_cb=lambda user, own=detached: user is not own)
     program.graph_module.recompile()
+
+
+def _shapes_by_name(shapes: DynamicShapes | None, inputs: dict[str, Any]) -> dict[str, Any] | None:
+    """A specification for every input, None where it is fixed."""
+    if shapes is None:
+        return None
+    if not isinstance(shapes, Mapping):
+        shapes = dict(zip(inputs, shapes, strict=True))
+    unknown = [name for name in shapes if name not in inputs]
+    if unknown:
+        raise ValueError(
+            f"dynamic_shapes names {unknown[0]!r}, the batch has the entries {', '.join(inputs)}"
+        )
+    return {name: shapes.get(name) for name in inputs}
+
+
+def _dims_of(shape: Any) -> dict[int, Any]:
+    """Dimension -> Dim, string or None of one input's specification."""
+    if isinstance(shape, Mapping):
+        return dict(shape)
+    return dict(enumerate(shape)) if isinstance(shape, (tuple, list)) else {}
+
+
+def _without_strings(shapes: dict[str, Any] | None) -> dict[str, Any] | None:
+    if shapes is None:
+        return None
+    automatic = torch.export.Dim.AUTO
+    return {
+        name: {d: automatic if isinstance(dim, str) else dim for d, dim in _dims_of(shape).items()}
+        if isinstance(shape, (Mapping, tuple, list))
+        else shape
+        for name, shape in shapes.items()
+    }
+
+
+def _dim_names(program: torch.export.ExportedProgram, shapes: dict[str, Any] | None) -> dict[str, str]:
+    """Symbol -> name of the Dim that the user gave it; archives keep only the symbols."""
+    names: dict[str, str] = {}
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for input_name, shape in (shapes or {}).items():
+        value = placeholders[input_name].meta.get("val") if input_name in placeholders else None
+        for d, dim in _dims_of(shape).items():
+            size = value.shape[d] if isinstance(value, torch.Tensor) else None
+            free = list(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else []
+            # A Dim such as 2 * half is bound through half, its root.
+            root = getattr(dim, "root", dim)
+            name = root if isinstance(root, str) else getattr(root, "__name__", None)
+            if len(free) == 1 and name is not None:
+                names[str(free[0])] = name
+    return names
 
 
 def _like(batch: Batch, named: dict[str, Any]) -> Any:
@@ -202,12 +268,13 @@ def _checked(loss: Any, subject: str) -> torch.Tensor:
     )
 
 
-def _save(program: torch.export.ExportedProgram, path: str) -> None:
+def _save(program: torch.export.ExportedProgram, path: str, dims: dict[str, str]) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"the folder {folder} does not exist")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".shardplan-") as scratch:
         # The archive's top folder is named after the file, so the name is kept.
         temporary = os.path.join(scratch, os.path.basename(path))
-        torch.export.save(program, temporary)
+        extra = {_DIM_NAMES: json.dumps(dims, sort_keys=True)} if dims else None
+        torch.export.save(program, temporary, extra_files=extra)
         os.replace(temporary, path)

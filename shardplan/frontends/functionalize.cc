@@ -1,0 +1,658 @@
+// How to read this file: every tensor of the archive is a Tensor, a place in some Storage. Reading
+// one (`read`) gives the name of a value with its present content, and makes the views in between
+// again where the storage was written since. `write` gives a tensor a new content and carries it up
+// to the root of its storage.
+
+#include "shardplan/frontends/functionalize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "shardplan/frontends/alias.h"
+
+namespace shardplan::frontends {
+
+namespace {
+
+using Kind = Argument::Kind;
+
+struct Storage {
+  std::size_t root = 0;                  ///< the tensor that covers it all
+  int version = 0;                       ///< number of writes
+  const ExportedInput* input = nullptr;  ///< whose memory it is
+};
+
+struct Tensor {
+  std::string name;     ///< in the archive: its type is that of this name
+  std::string current;  ///< value with its content at `version`
+  int version = 0;
+  std::size_t storage = 0;
+  std::optional<std::size_t> view;  ///< that made it; none for a root
+};
+
+/// One node that makes views: its results are siblings.
+struct View {
+  ExportedNode node;
+  Alias alias = Alias::kNone;
+  std::size_t parent = 0;
+  std::vector<std::size_t> results;
+};
+
+Argument tensor_argument(const std::string& name) {
+  Argument argument;
+  argument.kind = Kind::kTensors;
+  argument.tensors = {name};
+  return argument;
+}
+
+Argument ints_argument(std::vector<std::int64_t> values, bool list) {
+  Argument argument;
+  argument.kind = Kind::kInts;
+  argument.list = list;
+  argument.ints = std::move(values);
+  return argument;
+}
+
+Argument dtype_argument(ir::DType dtype) {
+  Argument argument;
+  argument.kind = Kind::kDType;
+  argument.text = ir::dtype_name(dtype);
+  return argument;
+}
+
+std::int64_t int_of(const ExportedNode& node, std::string_view name, std::int64_t fallback) {
+  const Argument* const argument = argument_of(node, name);
+  return argument == nullptr || argument->kind != Kind::kInts || argument->ints.empty()
+             ? fallback
+             : argument->ints.front();
+}
+
+bool is_true(const ExportedNode& node, std::string_view name) {
+  const Argument* const argument = argument_of(node, name);
+  return argument != nullptr && argument->kind == Kind::kBools && !argument->ints.empty() &&
+         argument->ints.front() != 0;
+}
+
+/// Operators that compute in the wider type of their operands.
+bool promotes(const std::string& target) {
+  static const std::set<std::string_view> names{"add",
+                                                "sub",
+                                                "mul",
+                                                "div",
+                                                "pow",
+                                                "addcmul",
+                                                "addcdiv",
+                                                "remainder",
+                                                "fmod",
+                                                "atan2",
+                                                "lerp"};
+  const std::size_t dot = target.find('.');
+  return names.contains(std::string_view(target).substr(dot + 1, target.rfind('.') - dot - 1));
+}
+
+bool gives_truth(const std::string& target) {
+  static const std::set<std::string_view> names{"eq",
+                                                "ne",
+                                                "lt",
+                                                "le",
+                                                "gt",
+                                                "ge",
+                                                "logical_and",
+                                                "logical_or",
+                                                "logical_xor",
+                                                "logical_not"};
+  const std::size_t dot = target.find('.');
+  return names.contains(std::string_view(target).substr(dot + 1, target.rfind('.') - dot - 1));
+}
+
+class Functionalizer {
+ public:
+  Functionalizer(ExportedProgram program, const std::string& where)
+      : program_(std::move(program)), where_(where) {}
+
+  Result<ExportedProgram> run() {
+    for (const ExportedInput& input : program_.inputs) {
+      add_root(input.graph_name, &input);
+      const auto found = program_.tensors.find(input.graph_name);
+      if (input.kind == ExportedInput::Kind::kParameter && found != program_.tensors.end() &&
+          found->second.requires_grad) {
+        needs_gradient_.insert(input.graph_name);
+      }
+    }
+    const std::vector<ExportedNode> nodes = std::move(program_.nodes);
+    program_.nodes.clear();
+    for (const ExportedNode& node : nodes) {
+      SHARDPLAN_RETURN_IF_ERROR(add(node));
+    }
+    SHARDPLAN_RETURN_IF_ERROR(finish());
+    return std::move(program_);
+  }
+
+ private:
+  // Nodes ----------------------------------------------------------------------------------------
+
+  Status add(const ExportedNode& node) {
+    if (const Argument* const out = argument_of(node, "out");
+        out != nullptr && out->kind == Kind::kTensors) {
+      return refused(node, "writes into its argument 'out'");
+    }
+    if (const std::optional<std::string> functional = functional_target(node.target)) {
+      return add_in_place(node, *functional);
+    }
+    if (updates_statistics(node)) {
+      return add_batch_norm(node);
+    }
+    const Alias alias = alias_of(node, program_);
+    const std::string operand = first_operand(node);
+    SHARDPLAN_ASSIGN_OR_RETURN(const ExportedNode pure, with_present_operands(node));
+    const auto parent = tensors_by_name_.find(operand);
+    if (alias == Alias::kNone || parent == tensors_by_name_.end()) {
+      emit(pure);
+      for (const std::string& output : node.outputs) {
+        add_root(output, nullptr);
+      }
+      return {};
+    }
+    const std::size_t view = views_.size();
+    views_.push_back({node, alias, parent->second, {}});
+    const Tensor base = tensors_[parent->second];
+    emit(pure);
+    for (const std::string& output : node.outputs) {
+      views_[view].results.push_back(tensors_.size());
+      tensors_by_name_[output] = tensors_.size();
+      tensors_.push_back({output, output, storages_[base.storage].version, base.storage, view});
+    }
+    return {};
+  }
+
+  void add_root(const std::string& name, const ExportedInput* input) {
+    tensors_by_name_[name] = tensors_.size();
+    storages_.push_back({tensors_.size(), 0, input});
+    tensors_.push_back({name, name, 0, storages_.size() - 1, std::nullopt});
+  }
+
+  /// The node with the values that its operands have now.
+  Result<ExportedNode> with_present_operands(const ExportedNode& node) {
+    ExportedNode pure = node;
+    for (auto& [name, argument] : pure.inputs) {
+      for (std::string& tensor : argument.tensors) {
+        const auto found = tensors_by_name_.find(tensor);
+        if (found != tensors_by_name_.end()) {
+          SHARDPLAN_ASSIGN_OR_RETURN(tensor, read(found->second, node));
+        }
+      }
+    }
+    return pure;
+  }
+
+  /// Appends a node whose operands are values. In a region without gradients, none comes in.
+  void emit(ExportedNode node) {
+    bool differentiable = node.target != "aten.detach.default";
+    bool any = false;
+    for (auto& [name, argument] : node.inputs) {
+      for (std::string& tensor : argument.tensors) {
+        if (needs_gradient_.contains(tensor)) {
+          any = true;
+          if (node.no_grad && differentiable) {
+            tensor = detached(tensor);
+          }
+        }
+      }
+    }
+    differentiable = differentiable && any && !node.no_grad;
+    for (const std::string& output : node.outputs) {
+      const auto found = program_.tensors.find(output);
+      if (differentiable && found != program_.tensors.end() &&
+          ir::is_floating(found->second.type.dtype)) {
+        needs_gradient_.insert(output);
+      }
+    }
+    program_.nodes.push_back(std::move(node));
+  }
+
+  std::string detached(const std::string& value) {
+    const auto found = detached_.find(value);
+    if (found != detached_.end()) {
+      return found->second;
+    }
+    ExportedNode node;
+    node.target = "aten.detach.default";
+    node.inputs.emplace_back("self", tensor_argument(value));
+    node.outputs = {fresh(value, type_of(value))};
+    const std::string name = node.outputs.front();
+    program_.nodes.push_back(std::move(node));
+    detached_[value] = name;
+    return name;
+  }
+
+  // Reading --------------------------------------------------------------------------------------
+
+  /// The value of a tensor with its present content; `reader` is named in errors.
+  Result<std::string> read(std::size_t tensor, const ExportedNode& reader) {
+    std::vector<std::size_t> stale;
+    for (std::size_t at = tensor; is_stale(at); at = views_[*tensors_[at].view].parent) {
+      stale.push_back(at);
+    }
+    for (; !stale.empty(); stale.pop_back()) {
+      if (is_stale(stale.back())) {
+        SHARDPLAN_RETURN_IF_ERROR(make_again(*tensors_[stale.back()].view, reader));
+      }
+    }
+    return tensors_[tensor].current;
+  }
+
+  /// Never true of a root: writes go up to it.
+  [[nodiscard]] bool is_stale(std::size_t tensor) const {
+    const Tensor& t = tensors_[tensor];
+    return t.view.has_value() && t.version != storages_[t.storage].version;
+  }
+
+  /// Precondition: the view's parent is not stale.
+  Status make_again(std::size_t index, const ExportedNode& reader) {
+    const View& view = views_[index];
+    if (view.alias == Alias::kOpaque) {
+      return refused(reader, "reads a " + view.node.target + " of a tensor that was changed since");
+    }
+    ExportedNode node = view.node;
+    node.layer = reader.layer;
+    replace_first_operand(node, tensors_[view.parent].current);
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      Tensor& result = tensors_[view.results[i]];
+      node.outputs[i] = fresh(result.name, type_of(result.name));
+      const int version = storages_[result.storage].version;
+      if (result.version != version) {
+        result.version = version;
+        result.current = node.outputs[i];
+      }
+    }
+    emit(std::move(node));
+    return {};
+  }
+
+  static void replace_first_operand(ExportedNode& node, const std::string& value) {
+    for (auto& [name, argument] : node.inputs) {
+      if (argument.kind == Kind::kTensors && !argument.tensors.empty()) {
+        argument.tensors.front() = value;
+        return;
+      }
+    }
+  }
+
+  // Writing --------------------------------------------------------------------------------------
+
+  Status add_in_place(const ExportedNode& node, const std::string& functional) {
+    const auto found = tensors_by_name_.find(first_operand(node));
+    if (found == tensors_by_name_.end()) {
+      return refused(node, "has no operand to change");
+    }
+    if (changes_shape_in_place(node.target) || node.outputs.size() > 1) {
+      return refused(node, "changes the form of a tensor in place");
+    }
+    const std::size_t tensor = found->second;
+    SHARDPLAN_ASSIGN_OR_RETURN(ExportedNode pure, with_present_operands(node));
+    SHARDPLAN_RETURN_IF_ERROR(check_gradients(tensor, pure));
+    const ir::TensorType type = program_.tensors[tensors_[tensor].name].type;
+    pure.outputs = {fresh(tensors_[tensor].name, type)};
+    const std::string value = pure.outputs.front();
+    pure.target = functional;
+    if (functional.find("dropout.") != std::string::npos && !pure.inputs.empty()) {
+      pure.inputs.front().first = "input";
+    }
+    emit_functional(std::move(pure), type);
+    for (const std::string& output : node.outputs) {
+      tensors_by_name_[output] = tensor;
+    }
+    return write(tensor, value, node);
+  }
+
+  /// Some counterparts have another name, or give another type than that of the tensor.
+  void emit_functional(ExportedNode node, const ir::TensorType& type) {
+    if (node.target == "aten.zero.default") {
+      node.target = "aten.zeros_like.default";
+    } else if (promotes(node.target)) {
+      emit_promoted(std::move(node), type);
+      return;
+    } else if (gives_truth(node.target) && type.dtype != ir::DType::kBool) {
+      emit_and_cast(std::move(node), ir::DType::kBool, type);
+      return;
+    }
+    emit(std::move(node));
+  }
+
+  /// A tensor of a wider floating type decides the type in which the result is computed.
+  void emit_promoted(ExportedNode node, const ir::TensorType& type) {
+    ir::DType wide = type.dtype;
+    for (const auto& [name, argument] : node.inputs) {
+      for (const std::string& tensor : argument.tensors) {
+        const ir::TensorType operand = type_of(tensor);
+        if (ir::is_floating(operand.dtype) && ir::is_floating(type.dtype) &&
+            operand.dtype != wide && (operand.rank() > 0 || type.rank() == 0)) {
+          wide = ir::element_bytes(operand.dtype) > ir::element_bytes(wide)    ? operand.dtype
+                 : ir::element_bytes(operand.dtype) == ir::element_bytes(wide) ? ir::DType::kFloat32
+                                                                               : wide;
+        }
+      }
+    }
+    if (wide == type.dtype) {
+      emit(std::move(node));
+    } else {
+      emit_and_cast(std::move(node), wide, type);
+    }
+  }
+
+  /// The node gives `dtype`; its result is cast to the type of the tensor that it changes.
+  void emit_and_cast(ExportedNode node, ir::DType dtype, const ir::TensorType& type) {
+    ExportedNode cast = node;
+    cast.target = "aten.to.dtype";
+    node.outputs = {fresh(node.outputs.front(), {dtype, type.shape})};
+    cast.inputs = {{"self", tensor_argument(node.outputs.front())},
+                   {"dtype", dtype_argument(type.dtype)}};
+    emit(std::move(node));
+    emit(std::move(cast));
+  }
+
+  /// Writes that would cut gradients which PyTorch keeps: its in-place operators outside of the
+  /// graph of gradients leave that graph as it was.
+  Status check_gradients(std::size_t tensor, const ExportedNode& node) {
+    const std::size_t root = storages_[tensors_[tensor].storage].root;
+    bool cut = node.no_grad;
+    for (std::size_t at = tensor; tensors_[at].view.has_value();) {
+      const View& view = views_[*tensors_[at].view];
+      cut = cut || view.node.no_grad || view.alias == Alias::kDetached;
+      at = view.parent;
+    }
+    if (cut && needs_gradient_.contains(tensors_[root].current)) {
+      return refused(node, "changes a tensor in place where gradients do not follow");
+    }
+    return {};
+  }
+
+  /// Gives the tensor a new content, and all that share its memory with it.
+  Status write(std::size_t tensor, const std::string& value, const ExportedNode& writer) {
+    struct Step {
+      std::size_t tensor;
+      std::string value;
+    };
+    std::vector<Step> steps{{tensor, value}};
+    for (std::size_t at = tensor; tensors_[at].view.has_value();) {
+      const View view = views_[*tensors_[at].view];
+      SHARDPLAN_ASSIGN_OR_RETURN(std::string above,
+                                 written_back(view, at, steps.back().value, writer));
+      at = view.parent;
+      steps.push_back({at, std::move(above)});
+    }
+    Storage& storage = storages_[tensors_[tensor].storage];
+    ++storage.version;
+    for (const Step& step : steps) {
+      tensors_[step.tensor].current = step.value;
+      tensors_[step.tensor].version = storage.version;
+    }
+    return {};
+  }
+
+  /// The new content of the view's parent after `tensor`, one of its results, got `value`.
+  Result<std::string> written_back(const View& view,
+                                   std::size_t tensor,
+                                   const std::string& value,
+                                   const ExportedNode& writer) {
+    const std::string parent = tensors_[view.parent].name;
+    const ir::TensorType type = type_of(parent);
+    ExportedNode node;
+    node.layer = writer.layer;
+    node.no_grad = writer.no_grad;
+    node.inputs.emplace_back("self", tensor_argument(value));
+    switch (view.alias) {
+      case Alias::kDetached:
+        if (needs_gradient_.contains(value)) {
+          return refused(writer, "changes a tensor in place where gradients do not follow");
+        }
+        return value;
+      case Alias::kSame:
+        return value;
+      case Alias::kReshape:
+        node.target = "aten.view.default";
+        node.inputs.emplace_back("size", ints_argument(type.shape, true));
+        break;
+      case Alias::kTranspose:
+        node.target = view.node.target;
+        node.inputs = view.node.inputs;
+        replace_first_operand(node, value);
+        break;
+      case Alias::kPermute:
+        node.target = view.node.target;
+        node.inputs.emplace_back("dims", ints_argument(inverse_permutation(view.node), true));
+        break;
+      case Alias::kExpand:
+        if (type_of(tensors_[tensor].name).shape == type.shape) {
+          return value;
+        }
+        return refused(writer, "changes an expanded tensor in place");
+      case Alias::kNone:
+      case Alias::kOpaque:
+        return refused(writer, "changes a tensor in place through " + view.node.target);
+      case Alias::kSlice:
+      case Alias::kNarrow:
+      case Alias::kSelect:
+      case Alias::kSplit:
+      case Alias::kUnbind:
+      case Alias::kDiagonal: {
+        SHARDPLAN_ASSIGN_OR_RETURN(const std::string whole, read(view.parent, writer));
+        node.inputs = {{"self", tensor_argument(whole)}, {"src", tensor_argument(value)}};
+        add_place(view, tensor, type, node);
+        break;
+      }
+    }
+    node.outputs = {fresh(parent, type)};
+    std::string name = node.outputs.front();
+    emit(std::move(node));
+    return name;
+  }
+
+  static std::vector<std::int64_t> inverse_permutation(const ExportedNode& permute) {
+    const Argument* const dims = argument_of(permute, "dims");
+    const std::size_t rank = dims == nullptr ? 0 : dims->ints.size();
+    std::vector<std::int64_t> inverse(rank, 0);
+    for (std::size_t d = 0; d < rank; ++d) {
+      const std::int64_t from = dims->ints[d] + (dims->ints[d] < 0 ? dims->ints.size() : 0);
+      if (from >= 0 && static_cast<std::size_t>(from) < rank) {
+        inverse[static_cast<std::size_t>(from)] = static_cast<std::int64_t>(d);
+      }
+    }
+    return inverse;
+  }
+
+  /// Target and place of the scatter that undoes a cut.
+  void add_place(const View& view,
+                 std::size_t tensor,
+                 const ir::TensorType& type,
+                 ExportedNode& node) const {
+    const auto add = [&node](const char* name, std::int64_t value) {
+      node.inputs.emplace_back(name, ints_argument({value}, false));
+    };
+    const std::int64_t dim = int_of(view.node, "dim", 0);
+    node.target = "aten.slice_scatter.default";
+    if (view.alias == Alias::kDiagonal) {
+      node.target = "aten.diagonal_scatter.default";
+      add("offset", int_of(view.node, "offset", 0));
+      add("dim1", int_of(view.node, "dim1", 0));
+      add("dim2", int_of(view.node, "dim2", 1));
+      return;
+    }
+    add("dim", dim);
+    const auto size = dim_size(type, dim);
+    switch (view.alias) {
+      case Alias::kSelect:
+        node.target = "aten.select_scatter.default";
+        add("index", int_of(view.node, "index", 0));
+        return;
+      case Alias::kUnbind:
+        node.target = "aten.select_scatter.default";
+        add("index", position(view, tensor));
+        return;
+      case Alias::kNarrow: {
+        const std::int64_t start = int_of(view.node, "start", 0);
+        add("start", start);
+        add("end", (start < 0 ? start + size : start) + int_of(view.node, "length", 0));
+        return;
+      }
+      case Alias::kSplit: {
+        std::int64_t start = 0;
+        for (std::int64_t i = 0; i < position(view, tensor); ++i) {
+          start += dim_size(type_of(tensors_[view.results[static_cast<std::size_t>(i)]].name), dim);
+        }
+        add("start", start);
+        add("end", start + dim_size(type_of(tensors_[tensor].name), dim));
+        return;
+      }
+      default:
+        add("start", int_of(view.node, "start", 0));
+        add("end", int_of(view.node, "end", size));
+        add("step", int_of(view.node, "step", 1));
+    }
+  }
+
+  static std::int64_t position(const View& view, std::size_t tensor) {
+    return std::find(view.results.begin(), view.results.end(), tensor) - view.results.begin();
+  }
+
+  static std::int64_t dim_size(const ir::TensorType& type, std::int64_t dim) {
+    const std::int64_t at = dim < 0 ? dim + type.rank() : dim;
+    return at < 0 || at >= type.rank() ? 0 : type.shape[static_cast<std::size_t>(at)];
+  }
+
+  // Batch normalisation --------------------------------------------------------------------------
+
+  static bool updates_statistics(const ExportedNode& node) {
+    return node.target == "aten.batch_norm.default" && is_true(node, "training") &&
+           argument_of(node, "running_mean") != nullptr && node.outputs.size() == 1;
+  }
+
+  /// In training it writes the running statistics: they become results.
+  Status add_batch_norm(const ExportedNode& node) {
+    SHARDPLAN_ASSIGN_OR_RETURN(ExportedNode pure, with_present_operands(node));
+    pure.target = "aten._native_batch_norm_legit_functional.default";
+    std::erase_if(pure.inputs, [](const auto& input) { return input.first == "cudnn_enabled"; });
+    std::vector<std::pair<std::size_t, std::string>> updates;
+    for (const char* const name : {"running_mean", "running_var"}) {
+      const Argument* const buffer = argument_of(node, name);
+      const auto found = buffer == nullptr || buffer->tensors.empty()
+                             ? tensors_by_name_.end()
+                             : tensors_by_name_.find(buffer->tensors.front());
+      if (found == tensors_by_name_.end()) {
+        return refused(node, "has no running statistics to update");
+      }
+      const std::string& tensor = tensors_[found->second].name;
+      pure.outputs.push_back(fresh(tensor, type_of(tensor)));
+      updates.emplace_back(found->second, fresh(tensor, type_of(tensor)));
+    }
+    for (const auto& [tensor, value] : updates) {
+      pure.outputs.push_back(value);
+    }
+    emit(pure);
+    add_root(node.outputs.front(), nullptr);
+    for (const auto& [tensor, value] : updates) {
+      needs_gradient_.erase(value);
+      SHARDPLAN_RETURN_IF_ERROR(write(tensor, value, node));
+    }
+    return {};
+  }
+
+  // Results --------------------------------------------------------------------------------------
+
+  Status finish() {
+    const ExportedNode end{
+        .target = "the model's output", .inputs = {}, .outputs = {}, .layer = {}};
+    for (std::string& output : program_.outputs) {
+      SHARDPLAN_RETURN_IF_ERROR(replace(output, end));
+    }
+    for (ExportedMutation& mutation : program_.mutations) {
+      SHARDPLAN_RETURN_IF_ERROR(replace(mutation.value, end));
+    }
+    for (const Storage& storage : storages_) {
+      if (storage.input == nullptr || storage.version == 0) {
+        continue;
+      }
+      const ExportedInput& input = *storage.input;
+      if (input.kind != ExportedInput::Kind::kBuffer) {
+        const bool given = input.kind == ExportedInput::Kind::kUser;
+        Error error = unsupported(fmt::format("the model changes its {} '{}' in place",
+                                              given ? "input" : "parameter or constant",
+                                              input.name),
+                                  where_);
+        error.notes.emplace_back("let it change a clone() of it");
+        return error;
+      }
+      program_.mutations.push_back({input.name, tensors_[storage.root].current});
+    }
+    return {};
+  }
+
+  Status replace(std::string& value, const ExportedNode& reader) {
+    const auto found = tensors_by_name_.find(value);
+    if (found != tensors_by_name_.end()) {
+      SHARDPLAN_ASSIGN_OR_RETURN(value, read(found->second, reader));
+    }
+    return {};
+  }
+
+  [[nodiscard]] ir::TensorType type_of(const std::string& name) const {
+    const auto found = program_.tensors.find(name);
+    return found == program_.tensors.end() ? ir::TensorType{} : found->second.type;
+  }
+
+  /// A new name for a value, of this type.
+  std::string fresh(const std::string& name, const ir::TensorType& type) {
+    std::string made = fmt::format("{}.{}", name.substr(0, name.find('.')), ++made_);
+    ExportedTensor tensor;
+    const auto found = program_.tensors.find(name);
+    if (found != program_.tensors.end()) {
+      tensor.problem = found->second.problem;
+    }
+    tensor.type = type;
+    program_.tensors[made] = std::move(tensor);
+    return made;
+  }
+
+  [[nodiscard]] Error refused(const ExportedNode& node, const std::string& why) const {
+    Error error = unsupported(
+        fmt::format("operator {} {}", node.target, why),
+        fmt::format(
+            "{}: {}", where_, node.layer.empty() ? "the top module" : "layer " + node.layer));
+    error.notes.emplace_back(
+        "export the model with torch.export.export(...).run_decompositions({}), as "
+        "shardplan.export does");
+    return error;
+  }
+
+  ExportedProgram program_;
+  const std::string& where_;
+  std::vector<Storage> storages_;
+  std::vector<Tensor> tensors_;
+  std::vector<View> views_;
+  std::unordered_map<std::string, std::size_t> tensors_by_name_;
+  std::set<std::string> needs_gradient_;
+  std::unordered_map<std::string, std::string> detached_;
+  std::int64_t made_ = 0;
+};
+
+bool is_functional(const ExportedProgram& program) {
+  return std::none_of(program.nodes.begin(), program.nodes.end(), [](const ExportedNode& node) {
+    const Argument* const out = argument_of(node, "out");
+    return node.no_grad || functional_target(node.target).has_value() ||
+           (out != nullptr && out->kind == Kind::kTensors);
+  });
+}
+
+}  // namespace
+
+Result<ExportedProgram> functionalize(ExportedProgram program, const std::string& where) {
+  if (is_functional(program)) {
+    return program;
+  }
+  return Functionalizer(std::move(program), where).run();
+}
+
+}  // namespace shardplan::frontends
