@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -19,6 +20,9 @@ namespace {
 
 using Kind = Argument::Kind;
 
+/// Writes into chains of views grow as their product; no model comes near this.
+constexpr std::size_t kMaxNodes = std::size_t{1} << 22;
+
 struct Storage {
   std::size_t root = 0;                  ///< the tensor that covers it all
   int version = 0;                       ///< number of writes
@@ -26,11 +30,13 @@ struct Storage {
 };
 
 struct Tensor {
+  static constexpr std::size_t kNoView = std::numeric_limits<std::size_t>::max();
+
   std::string name;     ///< in the archive: its type is that of this name
   std::string current;  ///< value with its content at `version`
   int version = 0;
   std::size_t storage = 0;
-  std::optional<std::size_t> view;  ///< that made it; none for a root
+  std::size_t view = kNoView;  ///< that made it; none for a root
 };
 
 /// One node that makes views: its results are siblings.
@@ -126,6 +132,9 @@ class Functionalizer {
     program_.nodes.clear();
     for (const ExportedNode& node : nodes) {
       SHARDPLAN_RETURN_IF_ERROR(add(node));
+      if (program_.nodes.size() > kMaxNodes) {
+        return refused(node, "is one of too many writes into views of views");
+      }
     }
     SHARDPLAN_RETURN_IF_ERROR(finish());
     return std::move(program_);
@@ -171,7 +180,7 @@ class Functionalizer {
   void add_root(const std::string& name, const ExportedInput* input) {
     tensors_by_name_[name] = tensors_.size();
     storages_.push_back({tensors_.size(), 0, input});
-    tensors_.push_back({name, name, 0, storages_.size() - 1, std::nullopt});
+    tensors_.push_back({name, name, 0, storages_.size() - 1, Tensor::kNoView});
   }
 
   /// The node with the values that its operands have now.
@@ -222,10 +231,9 @@ class Functionalizer {
     node.target = "aten.detach.default";
     node.inputs.emplace_back("self", tensor_argument(value));
     node.outputs = {fresh(value, type_of(value))};
-    const std::string name = node.outputs.front();
+    detached_[value] = node.outputs.front();
     program_.nodes.push_back(std::move(node));
-    detached_[value] = name;
-    return name;
+    return detached_[value];
   }
 
   // Reading --------------------------------------------------------------------------------------
@@ -233,12 +241,12 @@ class Functionalizer {
   /// The value of a tensor with its present content; `reader` is named in errors.
   Result<std::string> read(std::size_t tensor, const ExportedNode& reader) {
     std::vector<std::size_t> stale;
-    for (std::size_t at = tensor; is_stale(at); at = views_[*tensors_[at].view].parent) {
+    for (std::size_t at = tensor; is_stale(at); at = views_[tensors_[at].view].parent) {
       stale.push_back(at);
     }
     for (; !stale.empty(); stale.pop_back()) {
       if (is_stale(stale.back())) {
-        SHARDPLAN_RETURN_IF_ERROR(make_again(*tensors_[stale.back()].view, reader));
+        SHARDPLAN_RETURN_IF_ERROR(make_again(tensors_[stale.back()].view, reader));
       }
     }
     return tensors_[tensor].current;
@@ -247,7 +255,7 @@ class Functionalizer {
   /// Never true of a root: writes go up to it.
   [[nodiscard]] bool is_stale(std::size_t tensor) const {
     const Tensor& t = tensors_[tensor];
-    return t.view.has_value() && t.version != storages_[t.storage].version;
+    return t.view != Tensor::kNoView && t.version != storages_[t.storage].version;
   }
 
   /// Precondition: the view's parent is not stale.
@@ -359,8 +367,8 @@ class Functionalizer {
   Status check_gradients(std::size_t tensor, const ExportedNode& node) {
     const std::size_t root = storages_[tensors_[tensor].storage].root;
     bool cut = node.no_grad;
-    for (std::size_t at = tensor; tensors_[at].view.has_value();) {
-      const View& view = views_[*tensors_[at].view];
+    for (std::size_t at = tensor; tensors_[at].view != Tensor::kNoView;) {
+      const View& view = views_[tensors_[at].view];
       cut = cut || view.node.no_grad || view.alias == Alias::kDetached;
       at = view.parent;
     }
@@ -377,8 +385,8 @@ class Functionalizer {
       std::string value;
     };
     std::vector<Step> steps{{tensor, value}};
-    for (std::size_t at = tensor; tensors_[at].view.has_value();) {
-      const View view = views_[*tensors_[at].view];
+    for (std::size_t at = tensor; tensors_[at].view != Tensor::kNoView;) {
+      const View view = views_[tensors_[at].view];
       SHARDPLAN_ASSIGN_OR_RETURN(std::string above,
                                  written_back(view, at, steps.back().value, writer));
       at = view.parent;
@@ -456,7 +464,8 @@ class Functionalizer {
     const std::size_t rank = dims == nullptr ? 0 : dims->ints.size();
     std::vector<std::int64_t> inverse(rank, 0);
     for (std::size_t d = 0; d < rank; ++d) {
-      const std::int64_t from = dims->ints[d] + (dims->ints[d] < 0 ? dims->ints.size() : 0);
+      const std::int64_t from =
+          dims->ints[d] + (dims->ints[d] < 0 ? static_cast<std::int64_t>(rank) : 0);
       if (from >= 0 && static_cast<std::size_t>(from) < rank) {
         inverse[static_cast<std::size_t>(from)] = static_cast<std::int64_t>(d);
       }

@@ -62,7 +62,7 @@ class Binder {
     return out;
   }
 
-  Status check_name(const std::string& name) const {
+  [[nodiscard]] Status check_name(const std::string& name) const {
     std::vector<std::string> known = names();
     const std::string list = fmt::format("{}", fmt::join(known, ", "));
     known.insert(known.end(), symbols_.begin(), symbols_.end());
@@ -130,7 +130,7 @@ class Binder {
                          where_);
   }
 
-  Status check_complete() const {
+  [[nodiscard]] Status check_complete() const {
     std::vector<std::string> missing;
     for (const std::string& symbol : symbols_) {
       const std::string name = name_of(symbol);
@@ -156,7 +156,7 @@ class Binder {
     return error;
   }
 
-  Status check_ranges() const {
+  [[nodiscard]] Status check_ranges() const {
     for (const SizeRange& range : open_.ranges) {
       const std::optional<std::int64_t> size = whole_size(range.expression, values_);
       if (size.has_value() &&
@@ -181,7 +181,7 @@ class Binder {
     return {};
   }
 
-  Status check_guards() const {
+  [[nodiscard]] Status check_guards() const {
     SymbolValues by_place = values_;
     for (const OpenDim& dim : open_.places) {
       if (const std::optional<std::int64_t> size = whole_size(dim.expression, values_)) {

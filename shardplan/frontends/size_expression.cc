@@ -90,14 +90,15 @@ Value power(const Number& base, const Number& exponent) {
   if (exponent.real || base.real || exponent.as_int() > kMost) {
     return real(std::pow(base.as_double(), exponent.as_double()));
   }
-  Value result = whole(1);
-  for (std::int64_t i = 0; i < std::abs(std::max(exponent.as_int(), -kMost)) && result; ++i) {
-    result = multiply(*result, base);
+  Number result = Number::of(std::int64_t{1});
+  for (std::int64_t i = 0; i < std::abs(std::max(exponent.as_int(), -kMost)); ++i) {
+    const Value product = multiply(result, base);
+    if (!product.has_value()) {
+      return std::nullopt;
+    }
+    result = *product;
   }
-  if (!result.has_value() || exponent.as_int() >= 0) {
-    return result;
-  }
-  return divide(Number::of(std::int64_t{1}), *result);
+  return exponent.as_int() >= 0 ? Value(result) : divide(Number::of(std::int64_t{1}), result);
 }
 
 Value rounded(const Number& x, double (*round)(double)) {
@@ -143,9 +144,13 @@ struct Function {
 
 template <Value (*apply)(const Number&, const Number&)>
 Value pairwise(std::span<const Number> v) {
-  Value result = v[0];
-  for (std::size_t i = 1; i < v.size() && result.has_value(); ++i) {
-    result = apply(*result, v[i]);
+  Number result = v[0];
+  for (const Number& next : v.subspan(1)) {
+    const Value value = apply(result, next);
+    if (!value.has_value()) {
+      return std::nullopt;
+    }
+    result = *value;
   }
   return result;
 }

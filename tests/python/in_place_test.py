@@ -3,6 +3,7 @@
 torch.export leaves them in; shardplan.export asks PyTorch to take them out. Here it must not.
 """
 
+import contextlib
 import unittest
 from unittest import mock
 
@@ -84,6 +85,17 @@ class Statistics(Chain):
         return F.cross_entropy(self.second(h), target)
 
 
+class Detached(Chain):
+    """Divides by a norm that no gradient flows through, and adds half of what is detached."""
+
+    def forward(self, x, target):
+        h = self.first(x).tanh()
+        with torch.no_grad():
+            norm = h.norm(dim=-1, keepdim=True)
+        h = h / norm + 0.5 * h.detach()
+        return F.cross_entropy(self.second(h), target)
+
+
 def raw():
     """torch.export without the step that makes programs functional."""
     return mock.patch.object(
@@ -92,14 +104,14 @@ def raw():
 
 
 class InPlace(unittest.TestCase):
-    def check(self, kind):
+    def check(self, kind, exported=raw):
         torch.manual_seed(0)
         model = kind().double().train()
         batches = [
             {"x": torch.randn(7, 6, dtype=torch.float64), "target": torch.randint(5, (7,))}
             for _ in range(3)
         ]
-        with raw():
+        with exported():
             step = shardplan.parallelize(model, batches[0], optimizer=shardplan.AdamW(lr=1e-2))
         losses = [step(batch) for batch in batches]
         expected, truth = train(model, batches, lambda p: torch.optim.AdamW(p, lr=1e-2))
@@ -109,9 +121,12 @@ class InPlace(unittest.TestCase):
         self.assertLess(worst, 1e-9, where)
 
     def test_models(self):
-        for kind in (Chain, Views, Filled, Statistics):
+        for kind in (Chain, Views, Filled, Statistics, Detached):
             with self.subTest(kind.__name__):
                 self.check(kind)
+
+    def test_regions_without_gradients_are_kept_by_export(self):
+        self.check(Detached, contextlib.nullcontext)
 
     def test_input_changed_in_place(self):
         class ChangesInput(nn.Linear):

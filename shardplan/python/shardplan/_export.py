@@ -163,7 +163,24 @@ def _trace(
         else:
             del model.forward
     _detach_without_grad(program)
-    return program.run_decompositions({})
+    return program if _writes_without_grad(program) else program.run_decompositions({})
+
+
+def _writes_without_grad(program: torch.export.ExportedProgram) -> bool:
+    """Whether a region under ``torch.no_grad()`` writes into a tensor: the functional form forgets that no
+    gradient flows through such a write. Shardplan makes these programs functional itself."""
+    for region in program.graph.nodes:
+        if region.target is not torch.ops.higher_order.wrap_with_set_grad_enabled or region.args[0]:
+            continue
+        module = getattr(program.graph_module, region.args[1].target)
+        for node in module.graph.nodes:
+            schema = getattr(node.target, "_schema", None)
+            value = node.meta.get("val")
+            if schema is not None and schema.is_mutable and (
+                not isinstance(value, torch.Tensor) or value.is_floating_point()
+            ):
+                return True
+    return False
 
 
 def _detach_without_grad(program: torch.export.ExportedProgram) -> None:
