@@ -129,6 +129,9 @@ std::vector<AtenOp> aten_creation() {
                                         "aten._to_copy.default",
                                         "aten.to.dtype",
                                         "aten.to.dtype_layout",
+                                        "aten.to.device",
+                                        "aten.to.other",
+                                        "aten.to.prim_Device",
                                         "aten.type_as.default"}) {
     rows.push_back({.target = target, .map = map_identity, .fold = fold_identity});
   }

@@ -82,9 +82,14 @@ IntList permutation_of(AtenCall& c) {
   if (rank < 2) {
     return permutation;
   }
-  const bool matrix = c.ours() == "t";
-  const std::size_t a = matrix ? 0 : c.dim("dim0", 0, rank);
-  const std::size_t b = matrix ? 1 : c.dim("dim1", 1, rank);
+  if (c.ours() == "numpy_T") {
+    std::reverse(permutation.begin(), permutation.end());
+    return permutation;
+  }
+  const bool named = c.ours() == "transpose";
+  const auto last = static_cast<std::size_t>(rank) - 1;
+  const std::size_t b = named ? c.dim("dim1", 1, rank) : last;
+  const std::size_t a = named ? c.dim("dim0", 0, rank) : last - 1;
   std::swap(permutation[a], permutation[b]);
   return permutation;
 }
@@ -359,7 +364,10 @@ std::vector<AtenOp> aten_shape() {
   rows.push_back({"aten.permute.default", map_permute, "permute", fold_permute});
   rows.push_back({"aten.transpose.int", map_permute, "transpose", fold_permute});
   rows.push_back({"aten.swapaxes.default", map_permute, "transpose", fold_permute});
+  rows.push_back({"aten.swapdims.default", map_permute, "transpose", fold_permute});
   rows.push_back({"aten.t.default", map_permute, "t", fold_permute});
+  rows.push_back({"aten.mT.default", map_permute, "mT", fold_permute});
+  rows.push_back({"aten.numpy_T.default", map_permute, "numpy_T", fold_permute});
   rows.push_back({"aten.slice.Tensor", map_cut, "slice", fold_cut});
   rows.push_back({"aten.select.int", map_cut, "select", fold_cut});
   rows.push_back({"aten.narrow.default", map_cut, "narrow", fold_cut});
