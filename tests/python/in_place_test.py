@@ -24,10 +24,10 @@ class Chain(nn.Module):
         self.second = nn.Linear(8, 5)
 
     def forward(self, x, target):
-        h = F.leaky_relu(self.first(x), 0.1, inplace=True)
-        h.mul_(1.5).add_(x.sum(-1, keepdim=True)).clamp_(min=-2.0)
+        h = F.leaky_relu(self.first(x), 0.1, inplace=True).clone()
+        h.mul_(1.5).add_(x.sum(-1, keepdim=True))
         h /= 1.0 + h.detach().abs().mean()
-        h.masked_fill_(h > 1.5, 0.25)
+        h.masked_fill_(h > 1.5, 0.25).clamp_(min=-0.5)
         out = self.second(h)
         out -= out.mean(-1, keepdim=True)
         return F.cross_entropy(out, target)
@@ -37,7 +37,7 @@ class Views(Chain):
     """Writes through views, read through others and through the base."""
 
     def forward(self, x, target):
-        h = self.first(x).tanh()
+        h = self.first(x).tanh().clone()
         grid = h.view(-1, 2, 4)
         turned = grid.transpose(1, 2)
         grid[:, 0] *= 2.0
