@@ -55,6 +55,8 @@ const std::unordered_map<std::string_view, Alias>& views() {
       {"unfold", Alias::kOpaque},
       {"movedim", Alias::kOpaque},
       {"moveaxis", Alias::kOpaque},
+      {"matrix_H", Alias::kOpaque},
+      {"mH", Alias::kOpaque},
       {"numpy_T", Alias::kOpaque},
       {"adjoint", Alias::kOpaque},
       {"real", Alias::kOpaque},
@@ -219,6 +221,21 @@ std::optional<std::string> functional_target(const std::string& target) {
     return "aten.bernoulli.p";
   }
   return std::string(kPrefix) + std::string(plain) + overload;
+}
+
+bool writes_out(const ExportedNode& node) {
+  const Argument* const out = argument_of(node, "out");
+  return out != nullptr && out->kind == Argument::Kind::kTensors && out->tensors.size() == 1;
+}
+
+std::string target_without_out(const std::string& target) {
+  const std::size_t dot = target.rfind('.') + 1;
+  const std::string overload = target.substr(dot);
+  if (overload.ends_with("_out")) {
+    return target.substr(0, target.size() - std::string_view("_out").size());
+  }
+  const bool binary = is_one_of(name_of(target), {"add", "sub", "mul", "div"});
+  return target.substr(0, dot) + (binary ? "Tensor" : "default");
 }
 
 bool changes_shape_in_place(const std::string& target) {

@@ -35,6 +35,10 @@ enum class Alias {
 /// "aten.add.Tensor" for "aten.add_.Tensor"; nothing for an operator that does not write into its
 /// first operand.
 [[nodiscard]] std::optional<std::string> functional_target(const std::string& target);
+/// Whether it writes into its argument `out`, one tensor.
+[[nodiscard]] bool writes_out(const ExportedNode& node);
+/// "aten.mv.default" for "aten.mv.out".
+[[nodiscard]] std::string target_without_out(const std::string& target);
 /// Whether an in-place operator changes the shape or the memory of its operand, not its content.
 [[nodiscard]] bool changes_shape_in_place(const std::string& target);
 

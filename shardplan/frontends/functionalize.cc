@@ -27,6 +27,7 @@ struct Storage {
   std::size_t root = 0;                  ///< the tensor that covers it all
   int version = 0;                       ///< number of writes
   const ExportedInput* input = nullptr;  ///< whose memory it is
+  bool frozen = false;                   ///< shared with tensors that are not followed
 };
 
 struct Tensor {
@@ -144,9 +145,8 @@ class Functionalizer {
   // Nodes ----------------------------------------------------------------------------------------
 
   Status add(const ExportedNode& node) {
-    if (const Argument* const out = argument_of(node, "out");
-        out != nullptr && out->kind == Kind::kTensors) {
-      return refused(node, "writes into its argument 'out'");
+    if (writes_out(node)) {
+      return add_out(node);
     }
     if (const std::optional<std::string> functional = functional_target(node.target)) {
       return add_in_place(node, *functional);
@@ -155,6 +155,9 @@ class Functionalizer {
       return add_batch_norm(node);
     }
     const Alias alias = alias_of(node, program_);
+    if (alias == Alias::kOpaque && node.inputs.front().second.list) {
+      return add_views_of_many(node);
+    }
     const std::string operand = first_operand(node);
     SHARDPLAN_ASSIGN_OR_RETURN(const ExportedNode pure, with_present_operands(node));
     const auto parent = tensors_by_name_.find(operand);
@@ -177,9 +180,30 @@ class Functionalizer {
     return {};
   }
 
+  /// Views of several tensors at once, such as meshgrid's, are not followed: none of them may be
+  /// written from here on.
+  Status add_views_of_many(const ExportedNode& node) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const ExportedNode pure, with_present_operands(node));
+    emit(pure);
+    std::vector<std::string> shared = node.outputs;
+    for (const std::string& output : node.outputs) {
+      add_root(output, nullptr);
+    }
+    for (const auto& [name, argument] : node.inputs) {
+      shared.insert(shared.end(), argument.tensors.begin(), argument.tensors.end());
+    }
+    for (const std::string& name : shared) {
+      const auto found = tensors_by_name_.find(name);
+      if (found != tensors_by_name_.end()) {
+        storages_[tensors_[found->second].storage].frozen = true;
+      }
+    }
+    return {};
+  }
+
   void add_root(const std::string& name, const ExportedInput* input) {
     tensors_by_name_[name] = tensors_.size();
-    storages_.push_back({tensors_.size(), 0, input});
+    storages_.push_back({.root = tensors_.size(), .input = input});
     tensors_.push_back({name, name, 0, storages_.size() - 1, Tensor::kNoView});
   }
 
@@ -296,6 +320,9 @@ class Functionalizer {
     if (found == tensors_by_name_.end()) {
       return refused(node, "has no operand to change");
     }
+    if (node.inputs.front().second.list) {
+      return refused(node, "changes a list of tensors in place");
+    }
     if (changes_shape_in_place(node.target) || node.outputs.size() > 1) {
       return refused(node, "changes the form of a tensor in place");
     }
@@ -310,6 +337,26 @@ class Functionalizer {
       pure.inputs.front().first = "input";
     }
     emit_functional(std::move(pure), type);
+    for (const std::string& output : node.outputs) {
+      tensors_by_name_[output] = tensor;
+    }
+    return write(tensor, value, node);
+  }
+
+  /// An operator with a tensor for its result, which has its shape and type already.
+  Status add_out(const ExportedNode& node) {
+    const auto found = tensors_by_name_.find(argument_of(node, "out")->tensors.front());
+    if (found == tensors_by_name_.end() || node.outputs.size() > 1) {
+      return refused(node, "has no operand to write into");
+    }
+    const std::size_t tensor = found->second;
+    SHARDPLAN_ASSIGN_OR_RETURN(ExportedNode pure, with_present_operands(node));
+    std::erase_if(pure.inputs, [](const auto& input) { return input.first == "out"; });
+    SHARDPLAN_RETURN_IF_ERROR(check_gradients(tensor, pure));
+    pure.target = target_without_out(node.target);
+    pure.outputs = {fresh(tensors_[tensor].name, type_of(tensors_[tensor].name))};
+    const std::string value = pure.outputs.front();
+    emit(std::move(pure));
     for (const std::string& output : node.outputs) {
       tensors_by_name_[output] = tensor;
     }
@@ -380,6 +427,9 @@ class Functionalizer {
 
   /// Gives the tensor a new content, and all that share its memory with it.
   Status write(std::size_t tensor, const std::string& value, const ExportedNode& writer) {
+    if (storages_[tensors_[tensor].storage].frozen) {
+      return refused(writer, "changes a tensor of which there are views that are not followed");
+    }
     struct Step {
       std::size_t tensor;
       std::string value;
@@ -649,9 +699,7 @@ class Functionalizer {
 
 bool is_functional(const ExportedProgram& program) {
   return std::none_of(program.nodes.begin(), program.nodes.end(), [](const ExportedNode& node) {
-    const Argument* const out = argument_of(node, "out");
-    return node.no_grad || functional_target(node.target).has_value() ||
-           (out != nullptr && out->kind == Kind::kTensors);
+    return node.no_grad || functional_target(node.target).has_value() || writes_out(node);
   });
 }
 

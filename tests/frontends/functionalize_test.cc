@@ -231,6 +231,9 @@ TEST(Alias, FindsTheFunctionalOperator) {
   EXPECT_EQ(functional_target("aten.__and__.Tensor"), std::nullopt);
   EXPECT_EQ(functional_target("aten.add.Tensor"), std::nullopt);
   EXPECT_EQ(functional_target("higher_order.cond"), std::nullopt);
+  EXPECT_EQ(target_without_out("aten.mv.out"), "aten.mv.default");
+  EXPECT_EQ(target_without_out("aten.div.out"), "aten.div.Tensor");
+  EXPECT_EQ(target_without_out("aten.pow.Tensor_Scalar_out"), "aten.pow.Tensor_Scalar");
 }
 
 }  // namespace

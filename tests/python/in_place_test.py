@@ -96,6 +96,18 @@ class Detached(Chain):
         return F.cross_entropy(self.second(h), target)
 
 
+class Spectral(nn.Module):
+    """Power iterations under no_grad, with out=, in buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8))
+        self.second = nn.Linear(8, 5)
+
+    def forward(self, x, target):
+        return F.cross_entropy(self.second(self.first(x).tanh()), target)
+
+
 def raw():
     """torch.export without the step that makes programs functional."""
     return mock.patch.object(
@@ -126,7 +138,9 @@ class InPlace(unittest.TestCase):
                 self.check(kind)
 
     def test_regions_without_gradients_are_kept_by_export(self):
-        self.check(Detached, contextlib.nullcontext)
+        for kind in (Detached, Spectral):
+            with self.subTest(kind.__name__):
+                self.check(kind, contextlib.nullcontext)
 
     def test_input_changed_in_place(self):
         class ChangesInput(nn.Linear):
