@@ -221,25 +221,28 @@ class Functionalizer {
     return pure;
   }
 
-  /// Appends a node whose operands are values. In a region without gradients, none comes in.
+  /// Appends a node whose operands are values. What leaves a region without gradients is detached
+  /// where it is read outside.
   void emit(ExportedNode node) {
-    bool differentiable = node.target != "aten.detach.default";
-    bool any = false;
+    bool differentiable = false;
+    bool cut = false;
     for (auto& [name, argument] : node.inputs) {
       for (std::string& tensor : argument.tensors) {
-        if (needs_gradient_.contains(tensor)) {
-          any = true;
-          if (node.no_grad && differentiable) {
-            tensor = detached(tensor);
-          }
+        differentiable = differentiable || needs_gradient_.contains(tensor);
+        if (without_gradient_.contains(tensor)) {
+          cut = true;
+          tensor = node.no_grad ? tensor : detached(tensor);
         }
       }
     }
-    differentiable = differentiable && any && !node.no_grad;
     for (const std::string& output : node.outputs) {
       const auto found = program_.tensors.find(output);
-      if (differentiable && found != program_.tensors.end() &&
-          ir::is_floating(found->second.type.dtype)) {
+      if (found == program_.tensors.end() || !ir::is_floating(found->second.type.dtype)) {
+        continue;
+      }
+      if (node.no_grad && (differentiable || cut)) {
+        without_gradient_.insert(output);
+      } else if (differentiable && node.target != "aten.detach.default") {
         needs_gradient_.insert(output);
       }
     }
@@ -626,6 +629,9 @@ class Functionalizer {
         .target = "the model's output", .inputs = {}, .outputs = {}, .layer = {}};
     for (std::string& output : program_.outputs) {
       SHARDPLAN_RETURN_IF_ERROR(replace(output, end));
+      if (without_gradient_.contains(output)) {
+        output = detached(output);
+      }
     }
     for (ExportedMutation& mutation : program_.mutations) {
       SHARDPLAN_RETURN_IF_ERROR(replace(mutation.value, end));
@@ -693,6 +699,7 @@ class Functionalizer {
   std::vector<View> views_;
   std::unordered_map<std::string, std::size_t> tensors_by_name_;
   std::set<std::string> needs_gradient_;
+  std::set<std::string> without_gradient_;  ///< made in a region from what needs gradients
   std::unordered_map<std::string, std::string> detached_;
   std::int64_t made_ = 0;
 };

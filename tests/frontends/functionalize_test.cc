@@ -173,22 +173,29 @@ TEST(Functionalize, BuffersThatAreWrittenBecomeMutations) {
                           "seen becomes seen.1"));
 }
 
-TEST(Functionalize, RegionsWithoutGradientsDetachWhatComesIn) {
+TEST(Functionalize, RegionsWithoutGradientsDetachWhatLeavesThem) {
   Program program({3});
   program.input("w", {3}, ExportedInput::Kind::kParameter)
+      .input("seen", {3}, ExportedInput::Kind::kBuffer)
       .node("mul.Tensor", {"x", "w"}, "m", {3})
       .no_grad(true)
       .node("exp.default", {"m"}, "e", {3})
-      .node("neg.default", {"m"}, "n", {3})
-      .node("neg.default", {"x"}, "p", {3});
+      .node("add_.Tensor", {"seen", "e"}, "s", {3})
+      .node("neg.default", {"x"}, "p", {3})
+      .no_grad(false)
+      .node("mul.Tensor", {"seen", "p"}, "q", {3})
+      .node("add.Tensor", {"q", "seen"}, "r", {3});
   EXPECT_THAT(lines(program),
               ElementsAre("m = mul.Tensor(x, w)",
-                          "m.1 = detach.default(m)",
-                          "e = exp.default(m.1)",
-                          "n = neg.default(m.1)",
+                          "e = exp.default(m)",
+                          "seen.1 = add.Tensor(seen, e)",
                           "p = neg.default(x)",
-                          "return p"));
-  program.node("mul_.Tensor", {"m", "x"}, "y", {3});
+                          "seen.2 = detach.default(seen.1)",
+                          "q = mul.Tensor(seen.2, p)",
+                          "r = add.Tensor(q, seen.2)",
+                          "return r",
+                          "seen becomes seen.1"));
+  program.no_grad(true).node("mul_.Tensor", {"m", "x"}, "y", {3});
   EXPECT_THAT(lines(program), ElementsAre(HasSubstr("where gradients do not follow")));
 }
 
