@@ -3,20 +3,13 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "shardplan/frontends/node_arguments.h"
+
 namespace shardplan::frontends {
 
 namespace {
 
 using ir::Shape;
-
-/// "add_" of "aten.add_.Tensor".
-std::string_view name_of(std::string_view target) {
-  const std::size_t first = target.find('.');
-  const std::size_t last = target.rfind('.');
-  return first == std::string_view::npos || last <= first
-             ? std::string_view()
-             : target.substr(first + 1, last - first - 1);
-}
 
 /// Operators whose results always lie in the memory of their operand.
 const std::unordered_map<std::string_view, Alias>& views() {
@@ -122,24 +115,6 @@ bool is_training(const ExportedNode& node) {
 
 }  // namespace
 
-const Argument* argument_of(const ExportedNode& node, std::string_view name) {
-  for (const auto& [key, argument] : node.inputs) {
-    if (key == name) {
-      return argument.kind == Argument::Kind::kNone ? nullptr : &argument;
-    }
-  }
-  return nullptr;
-}
-
-std::string first_operand(const ExportedNode& node) {
-  for (const auto& [key, argument] : node.inputs) {
-    if (argument.kind == Argument::Kind::kTensors && !argument.tensors.empty()) {
-      return argument.tensors.front();
-    }
-  }
-  return {};
-}
-
 bool can_view(const Shape& shape, const Shape& strides, const Shape& to) {
   // Neighbouring dimensions without a gap between them are one run of elements; every run must be
   // a product of neighbouring dimensions of the result.
@@ -176,7 +151,7 @@ Alias alias_of(const ExportedNode& node, const ExportedProgram& program) {
   if (!node.target.starts_with("aten.") || node.outputs.empty()) {
     return Alias::kNone;
   }
-  const std::string_view name = name_of(node.target);
+  const std::string_view name = operator_name(node.target);
   const ExportedTensor* const operand = tensor_named(program, first_operand(node));
   const ExportedTensor* const result = tensor_named(program, node.outputs.front());
   if (operand == nullptr || result == nullptr) {
@@ -201,7 +176,7 @@ Alias alias_of(const ExportedNode& node, const ExportedProgram& program) {
 }
 
 std::optional<std::string> functional_target(const std::string& target) {
-  const std::string_view name = name_of(target);
+  const std::string_view name = operator_name(target);
   constexpr std::string_view kPrefix = "aten.";
   if (!target.starts_with(kPrefix) || name.empty()) {
     return std::nullopt;
@@ -234,12 +209,12 @@ std::string target_without_out(const std::string& target) {
   if (overload.ends_with("_out")) {
     return target.substr(0, target.size() - std::string_view("_out").size());
   }
-  const bool binary = is_one_of(name_of(target), {"add", "sub", "mul", "div"});
+  const bool binary = is_one_of(operator_name(target), {"add", "sub", "mul", "div"});
   return target.substr(0, dot) + (binary ? "Tensor" : "default");
 }
 
 bool changes_shape_in_place(const std::string& target) {
-  return is_one_of(name_of(target),
+  return is_one_of(operator_name(target),
                    {"squeeze_",
                     "unsqueeze_",
                     "transpose_",

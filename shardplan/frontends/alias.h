@@ -42,10 +42,4 @@ enum class Alias {
 /// Whether an in-place operator changes the shape or the memory of its operand, not its content.
 [[nodiscard]] bool changes_shape_in_place(const std::string& target);
 
-/// The argument, or null when it is missing or None.
-[[nodiscard]] const Argument* argument_of(const ExportedNode& node, std::string_view name);
-/// The first argument that is one tensor: what views look at and in-place operators write into.
-/// Empty when there is none.
-[[nodiscard]] std::string first_operand(const ExportedNode& node);
-
 }  // namespace shardplan::frontends

@@ -13,6 +13,8 @@
 #include <set>
 
 #include "shardplan/frontends/alias.h"
+#include "shardplan/frontends/node_arguments.h"
+#include "shardplan/frontends/undo_view.h"
 
 namespace shardplan::frontends {
 
@@ -48,41 +50,6 @@ struct View {
   std::vector<std::size_t> results;
 };
 
-Argument tensor_argument(const std::string& name) {
-  Argument argument;
-  argument.kind = Kind::kTensors;
-  argument.tensors = {name};
-  return argument;
-}
-
-Argument ints_argument(std::vector<std::int64_t> values, bool list) {
-  Argument argument;
-  argument.kind = Kind::kInts;
-  argument.list = list;
-  argument.ints = std::move(values);
-  return argument;
-}
-
-Argument dtype_argument(ir::DType dtype) {
-  Argument argument;
-  argument.kind = Kind::kDType;
-  argument.text = ir::dtype_name(dtype);
-  return argument;
-}
-
-std::int64_t int_of(const ExportedNode& node, std::string_view name, std::int64_t fallback) {
-  const Argument* const argument = argument_of(node, name);
-  return argument == nullptr || argument->kind != Kind::kInts || argument->ints.empty()
-             ? fallback
-             : argument->ints.front();
-}
-
-bool is_true(const ExportedNode& node, std::string_view name) {
-  const Argument* const argument = argument_of(node, name);
-  return argument != nullptr && argument->kind == Kind::kBools && !argument->ints.empty() &&
-         argument->ints.front() != 0;
-}
-
 /// Operators that compute in the wider type of their operands.
 bool promotes(const std::string& target) {
   static const std::set<std::string_view> names{"add",
@@ -96,8 +63,7 @@ bool promotes(const std::string& target) {
                                                 "fmod",
                                                 "atan2",
                                                 "lerp"};
-  const std::size_t dot = target.find('.');
-  return names.contains(std::string_view(target).substr(dot + 1, target.rfind('.') - dot - 1));
+  return names.contains(operator_name(target));
 }
 
 bool gives_truth(const std::string& target) {
@@ -111,8 +77,7 @@ bool gives_truth(const std::string& target) {
                                                 "logical_or",
                                                 "logical_xor",
                                                 "logical_not"};
-  const std::size_t dot = target.find('.');
-  return names.contains(std::string_view(target).substr(dot + 1, target.rfind('.') - dot - 1));
+  return names.contains(operator_name(target));
 }
 
 class Functionalizer {
@@ -307,15 +272,6 @@ class Functionalizer {
     return {};
   }
 
-  static void replace_first_operand(ExportedNode& node, const std::string& value) {
-    for (auto& [name, argument] : node.inputs) {
-      if (argument.kind == Kind::kTensors && !argument.tensors.empty()) {
-        argument.tensors.front() = value;
-        return;
-      }
-    }
-  }
-
   // Writing --------------------------------------------------------------------------------------
 
   Status add_in_place(const ExportedNode& node, const std::string& functional) {
@@ -459,136 +415,36 @@ class Functionalizer {
                                    std::size_t tensor,
                                    const std::string& value,
                                    const ExportedNode& writer) {
+    if (view.alias == Alias::kDetached && needs_gradient_.contains(value)) {
+      return refused(writer, "changes a tensor in place where gradients do not follow");
+    }
+    if (view.alias == Alias::kSame || view.alias == Alias::kDetached) {
+      return value;
+    }
+    std::string whole;
+    if (shows_a_part(view.alias)) {
+      SHARDPLAN_ASSIGN_OR_RETURN(whole, read(view.parent, writer));
+    }
+    const auto position = static_cast<std::size_t>(
+        std::find(view.results.begin(), view.results.end(), tensor) - view.results.begin());
+    std::optional<ExportedNode> node =
+        undo_view(view.node, view.alias, position, whole, value, program_);
+    if (!node.has_value()) {
+      return refused(writer, "changes a tensor in place through " + view.node.target);
+    }
+    node->layer = writer.layer;
+    node->no_grad = writer.no_grad;
     const std::string parent = tensors_[view.parent].name;
-    const ir::TensorType type = type_of(parent);
-    ExportedNode node;
-    node.layer = writer.layer;
-    node.no_grad = writer.no_grad;
-    node.inputs.emplace_back("self", tensor_argument(value));
-    switch (view.alias) {
-      case Alias::kDetached:
-        if (needs_gradient_.contains(value)) {
-          return refused(writer, "changes a tensor in place where gradients do not follow");
-        }
-        return value;
-      case Alias::kSame:
-        return value;
-      case Alias::kReshape:
-        node.target = "aten.view.default";
-        node.inputs.emplace_back("size", ints_argument(type.shape, true));
-        break;
-      case Alias::kTranspose:
-        node.target = view.node.target;
-        node.inputs = view.node.inputs;
-        replace_first_operand(node, value);
-        break;
-      case Alias::kPermute:
-        node.target = view.node.target;
-        node.inputs.emplace_back("dims", ints_argument(inverse_permutation(view.node), true));
-        break;
-      case Alias::kExpand:
-        if (type_of(tensors_[tensor].name).shape == type.shape) {
-          return value;
-        }
-        return refused(writer, "changes an expanded tensor in place");
-      case Alias::kNone:
-      case Alias::kOpaque:
-        return refused(writer, "changes a tensor in place through " + view.node.target);
-      case Alias::kSlice:
-      case Alias::kNarrow:
-      case Alias::kSelect:
-      case Alias::kSplit:
-      case Alias::kUnbind:
-      case Alias::kDiagonal: {
-        SHARDPLAN_ASSIGN_OR_RETURN(const std::string whole, read(view.parent, writer));
-        node.inputs = {{"self", tensor_argument(whole)}, {"src", tensor_argument(value)}};
-        add_place(view, tensor, type, node);
-        break;
-      }
-    }
-    node.outputs = {fresh(parent, type)};
-    std::string name = node.outputs.front();
-    emit(std::move(node));
+    node->outputs = {fresh(parent, type_of(parent))};
+    std::string name = node->outputs.front();
+    emit(*std::move(node));
     return name;
-  }
-
-  static std::vector<std::int64_t> inverse_permutation(const ExportedNode& permute) {
-    const Argument* const dims = argument_of(permute, "dims");
-    const std::size_t rank = dims == nullptr ? 0 : dims->ints.size();
-    std::vector<std::int64_t> inverse(rank, 0);
-    for (std::size_t d = 0; d < rank; ++d) {
-      const std::int64_t from =
-          dims->ints[d] + (dims->ints[d] < 0 ? static_cast<std::int64_t>(rank) : 0);
-      if (from >= 0 && static_cast<std::size_t>(from) < rank) {
-        inverse[static_cast<std::size_t>(from)] = static_cast<std::int64_t>(d);
-      }
-    }
-    return inverse;
-  }
-
-  /// Target and place of the scatter that undoes a cut.
-  void add_place(const View& view,
-                 std::size_t tensor,
-                 const ir::TensorType& type,
-                 ExportedNode& node) const {
-    const auto add = [&node](const char* name, std::int64_t value) {
-      node.inputs.emplace_back(name, ints_argument({value}, false));
-    };
-    const std::int64_t dim = int_of(view.node, "dim", 0);
-    node.target = "aten.slice_scatter.default";
-    if (view.alias == Alias::kDiagonal) {
-      node.target = "aten.diagonal_scatter.default";
-      add("offset", int_of(view.node, "offset", 0));
-      add("dim1", int_of(view.node, "dim1", 0));
-      add("dim2", int_of(view.node, "dim2", 1));
-      return;
-    }
-    add("dim", dim);
-    const auto size = dim_size(type, dim);
-    switch (view.alias) {
-      case Alias::kSelect:
-        node.target = "aten.select_scatter.default";
-        add("index", int_of(view.node, "index", 0));
-        return;
-      case Alias::kUnbind:
-        node.target = "aten.select_scatter.default";
-        add("index", position(view, tensor));
-        return;
-      case Alias::kNarrow: {
-        const std::int64_t start = int_of(view.node, "start", 0);
-        add("start", start);
-        add("end", (start < 0 ? start + size : start) + int_of(view.node, "length", 0));
-        return;
-      }
-      case Alias::kSplit: {
-        std::int64_t start = 0;
-        for (std::int64_t i = 0; i < position(view, tensor); ++i) {
-          start += dim_size(type_of(tensors_[view.results[static_cast<std::size_t>(i)]].name), dim);
-        }
-        add("start", start);
-        add("end", start + dim_size(type_of(tensors_[tensor].name), dim));
-        return;
-      }
-      default:
-        add("start", int_of(view.node, "start", 0));
-        add("end", int_of(view.node, "end", size));
-        add("step", int_of(view.node, "step", 1));
-    }
-  }
-
-  static std::int64_t position(const View& view, std::size_t tensor) {
-    return std::find(view.results.begin(), view.results.end(), tensor) - view.results.begin();
-  }
-
-  static std::int64_t dim_size(const ir::TensorType& type, std::int64_t dim) {
-    const std::int64_t at = dim < 0 ? dim + type.rank() : dim;
-    return at < 0 || at >= type.rank() ? 0 : type.shape[static_cast<std::size_t>(at)];
   }
 
   // Batch normalisation --------------------------------------------------------------------------
 
   static bool updates_statistics(const ExportedNode& node) {
-    return node.target == "aten.batch_norm.default" && is_true(node, "training") &&
+    return node.target == "aten.batch_norm.default" && flag_of(node, "training") &&
            argument_of(node, "running_mean") != nullptr && node.outputs.size() == 1;
   }
 
