@@ -142,8 +142,6 @@ bool NodeFamilies::fixed(const IntraOpNode& node) const {
   return integer_result || constant_.contains(op.outputs.front());
 }
 
-namespace {
-
 /// Axes of the forward op that cut the dimensions of each value around it.
 class KnownDimensions {
  public:
@@ -179,7 +177,23 @@ class KnownDimensions {
   std::unordered_map<std::int32_t, ops::DimAxes> dims_;
 };
 
-}  // namespace
+/// Where three gradients or more meet, the sums on the way are nobody's gradient: they have the
+/// dimensions of what they are summed up to. From the last backward op to the first.
+void NodeFamilies::add_by_results(const NodeFamily& family, KnownDimensions& known) const {
+  for (std::size_t m = family.node.members.size(); m-- > 1;) {
+    const ir::Op& op = step_.op(family.node.members[m]);
+    const ops::AxisMap& map = family.maps[m];
+    std::vector<int> tied(map.axes.size(), -1);
+    for (std::size_t r = 0; r < op.outputs.size(); ++r) {
+      known.tie(op.outputs[r], map.results[r], tied);
+    }
+    if (std::find(tied.begin(), tied.end(), -1) == tied.end()) {
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+        known.add(op.inputs[i], map.inputs[i], tied);
+      }
+    }
+  }
+}
 
 void NodeFamilies::tie(NodeFamily& family) const {
   const IntraOpNode& node = family.node;
@@ -215,6 +229,9 @@ void NodeFamilies::tie(NodeFamily& family) const {
     }
     for (std::size_t i = 0; m == 0 && i < op.inputs.size(); ++i) {
       add_gradient_of(op.inputs[i], map.inputs[i]);
+    }
+    if (m == 0) {
+      add_by_results(family, known);
     }
   }
   find_gradient_operands(family);

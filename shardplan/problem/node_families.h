@@ -24,6 +24,8 @@ struct NodeFamily {
   std::vector<std::vector<int>> gradient_operands{};  ///< by member: made from output gradients
 };
 
+class KnownDimensions;
+
 /// Sorts nodes into families.
 class NodeFamilies {
  public:
@@ -38,6 +40,7 @@ class NodeFamilies {
   [[nodiscard]] bool fixed(const IntraOpNode& node) const;
   [[nodiscard]] NodeFamily make(const IntraOpNode& node) const;
   void tie(NodeFamily& family) const;
+  void add_by_results(const NodeFamily& family, KnownDimensions& known) const;
   void find_gradient_operands(NodeFamily& family) const;
   [[nodiscard]] bool is_backward_value(ir::ValueId value) const;
 
