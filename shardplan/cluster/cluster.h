@@ -32,6 +32,10 @@ struct Device {
   std::map<std::string, std::vector<CurvePoint>> matmul_curve{};
   /// Measured (probe): seconds of memory-bound ops by bytes moved. Empty = roofline.
   std::vector<CurvePoint> memory_curve{};
+  /// Measured (probe): seconds of one kind of op, by its name, by the bytes that it reads and
+  /// writes; of attention and other ops of matrix products by FLOPs. Ops without a curve follow the
+  /// two above.
+  std::map<std::string, std::vector<CurvePoint>> kernel_curves{};
   bool operator==(const Device&) const = default;
 };
 

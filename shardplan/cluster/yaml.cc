@@ -176,6 +176,19 @@ Result<Curves> read_curves(const Reader& reader, const std::vector<std::string>&
   return curves;
 }
 
+/// Of ops by name; names that no op has are of no use and no harm.
+Result<Curves> read_kernel_curves(const Reader& reader) {
+  std::vector<std::string> names;
+  if (reader.node().IsMap()) {
+    for (const auto& entry : reader.node()) {
+      if (entry.first.IsScalar()) {
+        names.push_back(entry.first.Scalar());
+      }
+    }
+  }
+  return read_curves(reader, names);
+}
+
 Result<Bytes> read_memory(const Reader& reader) {
   const YAML::Node at = reader.get("memory");
   constexpr const char* kExpected = "a size such as 80GiB, from 1 byte to 1 PiB";
@@ -200,7 +213,8 @@ Result<Device> read_device(const Reader& reader) {
                                                "memory_efficiency",
                                                "kernel_overhead",
                                                "matmul_curve",
-                                               "memory_curve"}));
+                                               "memory_curve",
+                                               "kernel_curves"}));
   Device device;
   device.name = "device";
   SHARDPLAN_RETURN_IF_ERROR(reader.optional_text("name", device.name));
@@ -234,6 +248,10 @@ Result<Device> read_device(const Reader& reader) {
   if (reader.has("memory_curve")) {
     SHARDPLAN_ASSIGN_OR_RETURN(device.memory_curve,
                                read_curve(reader, reader.get("memory_curve"), "memory_curve"));
+  }
+  if (reader.has("kernel_curves")) {
+    SHARDPLAN_ASSIGN_OR_RETURN(device.kernel_curves,
+                               read_kernel_curves(reader.child("kernel_curves")));
   }
   return device;
 }
@@ -371,6 +389,7 @@ void emit_device(YAML::Emitter& out, const Device& device) {
     out << YAML::Key << "memory_curve" << YAML::Value;
     emit_curve(out, device.memory_curve);
   }
+  emit_curves(out, "kernel_curves", device.kernel_curves);
   out << YAML::EndMap;
 }
 

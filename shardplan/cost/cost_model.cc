@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "shardplan/cost/collectives.h"
@@ -87,6 +89,7 @@ struct CostModel::Tables {
   std::array<Curve, kDTypes> matmul_curves{};
   double seconds_a_byte = 0;
   Curve memory_curve;
+  std::map<std::string, Curve, std::less<>> kernel_curves;  ///< by op
   std::vector<LevelCurves> level_curves;                    ///< by level; `prices` point into it
   std::vector<std::array<CollectivePrice, kKinds>> prices;  ///< by set of mesh axes, by kind
 };
@@ -102,6 +105,9 @@ CostModel::Tables::Tables(cluster::Cluster c, cluster::DeviceMesh m)
     if (const auto found = device.matmul_curve.find(name); found != device.matmul_curve.end()) {
       matmul_curves[i] = Curve(found->second);
     }
+  }
+  for (const auto& [name, points] : device.kernel_curves) {
+    kernel_curves.emplace(name, Curve(points));
   }
   for (const cluster::LinkLevel& level : cluster.levels) {
     LevelCurves& curves = level_curves.emplace_back();
@@ -137,6 +143,9 @@ CostModel::CostModel(cluster::Cluster cluster, cluster::DeviceMesh mesh)
 
 Seconds CostModel::kernel(const Kernel& kernel) const {
   const Tables& t = *tables_;
+  if (const auto own = t.kernel_curves.find(kernel.op); own != t.kernel_curves.end()) {
+    return own->second(kernel.matmul ? kernel.flops : static_cast<double>(kernel.bytes));
+  }
   const Seconds memory = t.memory(static_cast<double>(kernel.bytes));
   const std::size_t dtype = index_of(kernel.dtype);
   const Curve& curve = t.matmul_curves[dtype];
@@ -167,8 +176,25 @@ Seconds CostModel::reshard_step(const sharding::ReshardStep& step,
       step.kind == CollectiveKind::kAllGather || step.kind == CollectiveKind::kSlice;
   const sharding::ShardingSpec& spec = by_output ? step.to : step.from;
   const Bytes bytes = sharding::local_bytes(spec, type, mesh());
-  const double copied = copies(step, type, mesh()) * 2 * static_cast<double>(bytes);
+  const double made = std::max(0.0, copies(step, type, mesh()) - measured_copies(step));
+  const double copied = made * 2 * static_cast<double>(bytes);
   return collective(step.kind, bytes, step.axes) + (copied > 0 ? tables_->memory(copied) : 0);
+}
+
+/// The copies that were measured together with the collective: the probe times it on parts of the
+/// outermost dimension, where only an all-gather needs none.
+double CostModel::measured_copies(const sharding::ReshardStep& step) const {
+  std::uint32_t mask = 0;
+  for (const int axis : step.axes) {
+    mask |= 1U << static_cast<unsigned>(axis);
+  }
+  const bool measured =
+      mask < tables_->prices.size() &&
+      !tables_->prices[mask][static_cast<std::size_t>(step.kind)].measured.empty();
+  if (!measured || step.kind == CollectiveKind::kAllGather) {
+    return 0;
+  }
+  return step.kind == CollectiveKind::kAllToAll ? 2 : 1;
 }
 
 const cluster::Cluster& CostModel::cluster() const {

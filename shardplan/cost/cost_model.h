@@ -40,8 +40,9 @@ class CostModel {
   CostModel(cluster::Cluster cluster, cluster::DeviceMesh mesh);
 
   /// Roofline: overhead + max(flops / (peak · efficiency), bytes / (bandwidth · efficiency)), or
-  /// the measured curves where the cluster has them. Views cost nothing (callers do not ask). A
-  /// dtype without a rate runs at the fp32 rate (fp64: too), else at the slowest rate given.
+  /// the measured curves where the cluster has them (of the op itself first). Views cost nothing
+  /// (callers do not ask). A dtype without a rate runs at the fp32 rate (fp64: too), else at the
+  /// slowest rate given.
   [[nodiscard]] Seconds kernel(const Kernel& kernel) const;
 
   /// A collective over the group spanned by `axes`. `bytes` is the size of the full tensor on one
@@ -65,6 +66,8 @@ class CostModel {
   [[nodiscard]] const cluster::DeviceMesh& mesh() const;
 
  private:
+  [[nodiscard]] double measured_copies(const sharding::ReshardStep& step) const;
+
   struct Tables;
   std::shared_ptr<const Tables> tables_;
 };

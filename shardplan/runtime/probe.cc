@@ -21,9 +21,11 @@
 #include <utility>
 #include <vector>
 
+#include "shardplan/runtime/allocator.h"
 #include "shardplan/runtime/collectives.h"
 #include "shardplan/runtime/groups.h"
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/probe_kernels.h"
 #include "shardplan/runtime/runtime.h"
 
 namespace shardplan::runtime {
@@ -104,11 +106,14 @@ class Probe {
       : options_(options), control_(control), ranks_(options.ranks) {}
 
   Result<cluster::Cluster> run() {
+    // As in a run: blocks that were freed serve again, so no fresh page is asked of the system.
+    install_counting_allocator();
     cluster::Cluster found;
     found.name = "probed-local:" + std::to_string(options_.ranks);
     found.local = true;
     SHARDPLAN_RETURN_IF_ERROR(measure_products(found.device));
     SHARDPLAN_RETURN_IF_ERROR(measure_memory(found.device));
+    SHARDPLAN_RETURN_IF_ERROR(measure_kernels(found.device));
     if (options_.ranks > 1) {
       SHARDPLAN_RETURN_IF_ERROR(measure_links(found.levels));
     }
@@ -170,6 +175,23 @@ class Probe {
     return {};
   }
 
+  Status measure_kernels(cluster::Device& device) {
+    const std::int64_t largest = options_.quick ? 1 << 18 : 1 << 23;
+    for (std::int64_t elements = 1 << 12; elements <= largest; elements *= 8) {
+      const std::vector<KernelSample> samples = kernel_samples(elements);
+      for (std::size_t i = 0; i < samples.size(); ++i) {
+        SHARDPLAN_RETURN_IF_ERROR(check_interrupt());
+        control_.report(samples[i].op, 0.47);
+        const auto work = static_cast<double>(elements);
+        SHARDPLAN_ASSIGN_OR_RETURN(const Seconds seconds,
+                                   ranks_.time(repetitions_of(work, 2e7, options_.quick),
+                                               [&](std::int64_t) { return work_of(samples[i]); }));
+        append(device.kernel_curves[samples[i].op], size_of(samples[i]), seconds);
+      }
+    }
+    return {};
+  }
+
   Status measure_links(std::vector<cluster::LinkLevel>& levels) {
     cluster::LinkLevel& level = levels.emplace_back();
     level.name = "loopback";
@@ -226,7 +248,7 @@ class Probe {
                             const std::vector<std::shared_ptr<Group>>& groups,
                             cluster::LinkLevel& level) {
     const cluster::DeviceMesh mesh{{{"x", options_.ranks}}};
-    const std::int64_t largest = options_.quick ? 1 << 20 : 1 << 22;
+    const std::int64_t largest = options_.quick ? 1 << 20 : 1 << 24;
     for (std::int64_t elements = 256; elements <= largest; elements *= 8) {
       SHARDPLAN_RETURN_IF_ERROR(check_interrupt());
       // Whole tensor: a square of parts, so that every kind finds dimensions that divide.

@@ -75,6 +75,29 @@ TEST(Kernel, MeasuredCurvesReplaceTheRoofline) {
   EXPECT_NEAR(cost.kernel({"einsum", ir::DType::kFloat32, 1e6, 100'000'000, true}), 1e-3, 1e-12);
 }
 
+TEST(Kernel, TheCurveOfTheOpItselfComesFirst) {
+  Cluster measured = box();
+  measured.device.memory_curve = {{1e3, 1e-6}, {1e6, 1e-3}};
+  measured.device.kernel_curves["gelu"] = {{1e3, 5e-6}, {1e6, 5e-3}};
+  measured.device.kernel_curves["attention"] = {{1e6, 1e-4}, {1e9, 1e-1}};
+  const CostModel cost(measured, grid());
+  EXPECT_NEAR(cost.kernel({"gelu", ir::DType::kFloat32, 1e9, 1'000'000, false}), 5e-3, 1e-12);
+  EXPECT_NEAR(cost.kernel({"add", ir::DType::kFloat32, 1, 1'000'000, false}), 1e-3, 1e-12);
+  EXPECT_NEAR(cost.kernel({"attention", ir::DType::kFloat32, 1e9, 8, true}), 1e-1, 1e-9);
+}
+
+TEST(ReshardStep, MeasuredCollectivesHoldTheirCopies) {
+  Cluster measured = box();
+  measured.device.memory_curve = {{1e3, 1e-6}, {1e6, 1e-3}};
+  measured.levels[0].collective_curves["all_reduce"] = {{1e3, 1e-4}, {1e6, 1e-2}};
+  const CostModel cost(measured, DeviceMesh{{{"data", 8}}});
+  ReshardStep step;
+  step.kind = CollectiveKind::kAllReduce;
+  step.axes = {0};
+  step.from.make_partial(0, Reduction::kSum);
+  EXPECT_NEAR(cost.reshard_step(step, {ir::DType::kFloat32, {250'000}}), 1e-2, 1e-12);
+}
+
 TEST(Curve, InterpolatesInLogSpaceAndClampsOutside) {
   const Curve curve({{100, 1e-4}, {10000, 1e-3}, {1000000, 1e-1}});
   EXPECT_NEAR(curve(100), 1e-4, 1e-15);

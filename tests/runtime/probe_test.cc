@@ -27,6 +27,9 @@ TEST(Probe, QuickMeasuresEverythingWithinSecondsAndGivesAClusterFile) {
     EXPECT_GE(found->device.matmul_curve.at(dtype).size(), 5U) << dtype;
   }
   EXPECT_GT(found->device.memory_bandwidth, 1e8);
+  for (const char* const op : {"add", "gelu", "layer_norm_backward", "adam_update", "attention"}) {
+    EXPECT_GE(found->device.kernel_curves.at(op).size(), 3U) << op;
+  }
   ASSERT_EQ(found->levels.size(), 1U);
   for (const char* const kind :
        {"all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute"}) {
@@ -35,6 +38,7 @@ TEST(Probe, QuickMeasuresEverythingWithinSecondsAndGivesAClusterFile) {
   const Result<cluster::Cluster> read = cluster::parse_cluster_yaml(cluster::to_yaml(*found), "t");
   ASSERT_TRUE(read.has_value()) << read.error().text();
   EXPECT_EQ(read->device_count(), 2);
+  EXPECT_EQ(read->device.kernel_curves.size(), found->device.kernel_curves.size());
 }
 
 TEST(Probe, OneRankHasNoLinks) {
