@@ -236,9 +236,12 @@ Result<LoadedPlan> load_plan(const std::string& path, const LoadPlanOptions& opt
                                             const ir::TensorType& type) {
     return cost.reshard_step(step, type);
   };
-  SHARDPLAN_ASSIGN_OR_RETURN(
-      loaded.program,
-      lower::lower(loaded.step, loaded.plan, price, {.keep_gradients = options.keep_gradients}));
+  SHARDPLAN_ASSIGN_OR_RETURN(loaded.program,
+                             lower::lower(loaded.step,
+                                          loaded.plan,
+                                          price,
+                                          {.keep_gradients = options.keep_gradients,
+                                           .overlap = loaded.plan.cluster.local}));
   return loaded;
 }
 

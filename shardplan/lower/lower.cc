@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "shardplan/lower/frees.h"
+#include "shardplan/lower/overlap.h"
 #include "shardplan/lower/program.h"
 #include "shardplan/lower/readers.h"
 #include "shardplan/lower/recompute.h"
@@ -80,6 +81,9 @@ class Lowering {
     SHARDPLAN_RETURN_IF_ERROR(find_loss());
     SHARDPLAN_RETURN_IF_ERROR(keep_gradients());
     insert_frees(program_, keeps_);
+    if (options_.overlap) {
+      overlap_collectives(program_);
+    }
     return std::move(program_);
   }
 

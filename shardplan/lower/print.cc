@@ -43,6 +43,10 @@ void print_step(std::string& out,
       out += "free ";
       print_ids(out, step.inputs);
       break;
+    case StepKind::kWait:
+      out += "wait ";
+      print_ids(out, step.inputs);
+      break;
     case StepKind::kWrite:
       fmt::format_to(
           std::back_inserter(out), "write %{} <- %{}", step.outputs[0].value, step.inputs[0].value);
@@ -64,6 +68,9 @@ void print_step(std::string& out,
       out += ")";
       if (step.recompute) {
         out += " recompute";
+      }
+      if (step.aside) {
+        out += " aside";
       }
       break;
   }

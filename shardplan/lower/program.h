@@ -38,6 +38,7 @@ enum class StepKind : std::uint8_t {
   kFree,   ///< drops the storage of inputs[0] (a root)
   kWrite,  ///< the resident outputs[0] takes over the storage of inputs[0]; its old storage, unless
            ///< it is the same (an update in place), is dropped
+  kWait,   ///< until the collective aside that makes inputs[0] is done
 };
 
 /// One instruction, the same on every device but for the sizes of uneven parts; flops and bytes are
@@ -58,6 +59,10 @@ struct Step {
   static constexpr int kOfResult = -1;  ///< a result of `op` changes as soon as it is made
   static constexpr int kOfWrite = -2;   ///< a result of `op` changes to be written back
   sharding::ReshardStep collective{};
+  /// Runs beside what follows, until its kWait; collectives are carried out in program order. What
+  /// it reads (but an all-reduce, which works on its result) and its workspace stay until then. One
+  /// workspace, the largest of those in flight, serves all.
+  bool aside = false;
   ir::Phase phase = ir::Phase::kForward;
 };
 
@@ -103,6 +108,7 @@ struct ProgramPoint {
 
 struct LowerOptions {
   bool keep_gradients = false;  ///< for verification
+  bool overlap = false;         ///< collectives beside compute, see lower/overlap.h
 };
 
 /// SPMD partitioning: local shapes, the cheapest changes of layout where a value is needed in

@@ -15,9 +15,12 @@ Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step) {
   const cost::CostModel cost(plan.cluster, plan.mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(
       const lower::Program program,
-      lower::lower(step, plan, [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
-        return cost.reshard_step(move, type);
-      }));
+      lower::lower(step,
+                   plan,
+                   [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
+                     return cost.reshard_step(move, type);
+                   },
+                   {.keep_gradients = false, .overlap = plan.cluster.local}));
   sim::SimOptions options;
   options.overlap = !plan.cluster.local;
   Candidate candidate;

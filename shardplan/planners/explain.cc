@@ -76,9 +76,12 @@ class Explainer {
     const cost::CostModel cost(plan_.cluster, plan_.mesh);
     SHARDPLAN_ASSIGN_OR_RETURN(
         const lower::Program program,
-        lower::lower(step_, plan_, [&](const sharding::ReshardStep& move, const ir::TensorType& t) {
-          return cost.reshard_step(move, t);
-        }));
+        lower::lower(step_,
+                     plan_,
+                     [&](const sharding::ReshardStep& move, const ir::TensorType& t) {
+                       return cost.reshard_step(move, t);
+                     },
+                     {.keep_gradients = false, .overlap = plan_.cluster.local}));
     sim::SimOptions options;
     options.timeline = true;
     options.overlap = !plan_.cluster.local;
@@ -116,7 +119,7 @@ class Explainer {
     std::map<std::int32_t, std::string> made;
     std::set<std::int32_t> counted;
     for (const lower::Step& s : program.microbatch) {
-      if (s.kind == lower::StepKind::kFree || s.kind == lower::StepKind::kWrite) {
+      if (s.kind != lower::StepKind::kCompute && s.kind != lower::StepKind::kCollective) {
         continue;
       }
       if (s.phase == ir::Phase::kForward) {

@@ -30,10 +30,12 @@ Status Planned::lower_plan() {
   const cost::CostModel cost(plan_.cluster, plan_.mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(
       program_,
-      lower::lower(
-          step_, plan_, [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
-            return cost.reshard_step(move, type);
-          }));
+      lower::lower(step_,
+                   plan_,
+                   [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
+                     return cost.reshard_step(move, type);
+                   },
+                   {.keep_gradients = false, .overlap = plan_.cluster.local}));
   return {};
 }
 

@@ -100,9 +100,8 @@ at::Tensor room(const at::Tensor& buffer, std::size_t i, std::int64_t rows, std:
       .view({rows, columns});
 }
 
-at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
+void all_gather(const CollectiveCall& call, const at::Tensor& input, const at::Tensor& output) {
   const int dim = call.step.dim;
-  at::Tensor output = at::empty(call.result_shape(), input.options());
   const std::int64_t length = output.size(dim);
   const std::vector<Range> parts = parts_of_members(call, length);
   const auto count = static_cast<std::int64_t>(parts.size());
@@ -114,7 +113,7 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
       theirs.push_back(output.narrow(dim, part.start, part.size));
     }
     exchange(*call.group, theirs, std::vector<at::Tensor>(parts.size(), input));
-    return output;
+    return;
   }
   const at::Tensor from = input.view({blocks.outer, input.size(dim) * blocks.line});
   const at::Tensor to = output.view({blocks.outer, length * blocks.line});
@@ -138,15 +137,13 @@ at::Tensor all_gather(const CollectiveCall& call, const at::Tensor& input) {
       rows.narrow(1, parts[i].start * blocks.line + there.start, there.size).copy_(theirs[i]);
     }
   }
-  return output;
 }
 
 /// By an all-to-all and a sum here: as many bytes on the wires as a ring, in the same order of
 /// members on every rank, narrow floats summed in float, and no copy of the whole tensor as Gloo
 /// makes one.
-at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
+void reduce_scatter(const CollectiveCall& call, const at::Tensor& input, const at::Tensor& output) {
   const int dim = call.step.dim;
-  at::Tensor output = at::empty(call.result_shape(), input.options());
   const std::int64_t length = input.size(dim);
   const std::vector<Range> parts = parts_of_members(call, length);
   const auto count = static_cast<std::int64_t>(parts.size());
@@ -174,7 +171,6 @@ at::Tensor reduce_scatter(const CollectiveCall& call, const at::Tensor& input) {
       reduce_rows(target, received, call.step.reduction);
     }
   }
-  return output;
 }
 
 /// The dimension along which an all-to-all is best cut into slabs: the longest that is not split.
@@ -192,10 +188,9 @@ std::int64_t product(const ir::Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
+void all_to_all(const CollectiveCall& call, const at::Tensor& input, const at::Tensor& output) {
   const auto dim = static_cast<std::size_t>(call.step.dim);
   const auto split = static_cast<std::size_t>(call.step.split_dim);
-  at::Tensor output = at::empty(call.result_shape(), input.options());
   const std::vector<Range> joined = parts_of_members(call, output.size(call.step.dim));
   const std::vector<Range> cut = parts_of_members(call, input.size(call.step.split_dim));
   const auto count = static_cast<std::int64_t>(cut.size());
@@ -239,7 +234,6 @@ at::Tensor all_to_all(const CollectiveCall& call, const at::Tensor& input) {
       target(i).copy_(received[i]);
     }
   }
-  return output;
 }
 
 /// Number of the part that a rank holds under a layout, along every dimension.
@@ -270,7 +264,7 @@ std::vector<std::int64_t> members_with(const CollectiveCall& call,
 
 /// Who gets the part that this rank holds, and from whom its new part comes. Where several members
 /// hold the same part, whoever keeps its part keeps it, and the others are paired in order.
-at::Tensor permute(const CollectiveCall& call, const at::Tensor& input) {
+void permute(const CollectiveCall& call, const at::Tensor& input, const at::Tensor& output) {
   const sharding::ShardingSpec& before = call.step.from;
   const sharding::ShardingSpec& after = call.step.to;
   Ranks members = call.mesh.group(call.rank, call.step.axes);
@@ -278,7 +272,8 @@ at::Tensor permute(const CollectiveCall& call, const at::Tensor& input) {
   const auto held = parts_of(call, before, call.rank);
   const auto wanted = parts_of(call, after, call.rank);
   if (held == wanted) {
-    return input.clone(at::MemoryFormat::Contiguous);
+    output.copy_(input);
+    return;
   }
   const std::int64_t me = std::find(members.begin(), members.end(), call.rank) - members.begin();
   const auto partner = [&](const std::vector<std::int64_t>& mine,
@@ -291,9 +286,7 @@ at::Tensor permute(const CollectiveCall& call, const at::Tensor& input) {
                                   members_with(call, members, held, after, before));
   const std::int64_t from = partner(members_with(call, members, wanted, after, before),
                                     members_with(call, members, wanted, before, after));
-  at::Tensor output = at::empty(call.result_shape(), input.options());
   call.group->transfer({{from, output}}, {{to, input}});
-  return output;
 }
 
 }  // namespace
@@ -388,29 +381,43 @@ at::Tensor shard_of(const at::Tensor& full,
   return shard_view(full, spec, mesh, rank).clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor run_collective(const CollectiveCall& call, const at::Tensor& input) {
+at::Tensor result_storage(const CollectiveCall& call, const at::Tensor& input) {
+  return at::empty(
+      call.step.kind == CollectiveKind::kAllReduce ? input.sizes().vec() : call.result_shape(),
+      input.options());
+}
+
+void run_collective_into(const CollectiveCall& call,
+                         const at::Tensor& input,
+                         const at::Tensor& output) {
   switch (call.step.kind) {
     case CollectiveKind::kSlice: {
       const Range mine =
           sharding::part(input.size(call.step.dim), call.step.axes, call.mesh, call.rank);
-      return input.narrow(call.step.dim, mine.start, mine.size).clone(at::MemoryFormat::Contiguous);
+      output.copy_(input.narrow(call.step.dim, mine.start, mine.size));
+      return;
     }
     case CollectiveKind::kAllGather:
-      return all_gather(call, input);
+      return all_gather(call, input, output);
     case CollectiveKind::kReduceScatter:
-      return reduce_scatter(call, input);
-    case CollectiveKind::kAllReduce: {
-      at::Tensor output = input.clone(at::MemoryFormat::Contiguous);
-      all_reduce_in_place(*call.group, output, call.step.reduction);
-      return output;
-    }
+      return reduce_scatter(call, input, output);
+    case CollectiveKind::kAllReduce:
+      return all_reduce_in_place(*call.group, output, call.step.reduction);
     case CollectiveKind::kAllToAll:
-      return all_to_all(call, input);
+      return all_to_all(call, input, output);
     case CollectiveKind::kCollectivePermute:
-      return permute(call, input);
+      return permute(call, input, output);
   }
   SHARDPLAN_CHECK(false) << "collective out of range";
-  return {};
+}
+
+at::Tensor run_collective(const CollectiveCall& call, const at::Tensor& input) {
+  at::Tensor output = result_storage(call, input);
+  if (call.step.kind == CollectiveKind::kAllReduce) {
+    output.copy_(input);
+  }
+  run_collective_into(call, input, output);
+  return output;
 }
 
 }  // namespace shardplan::runtime

@@ -35,9 +35,16 @@ struct CollectiveCall {
   }
 };
 
-/// Runs the step on this rank's part, which is contiguous; returns fresh contiguous storage.
+/// Runs the step on this rank's part, which is contiguous, into `output`, which has the type of the
+/// result and is contiguous. Of an all-reduce, `output` must hold a copy of the input already.
 /// Temporaries beside input and result stay below a few MiB: where the parts do not lie one after
 /// the other in memory, the tensor is moved in slabs.
+void run_collective_into(const CollectiveCall& call,
+                         const at::Tensor& input,
+                         const at::Tensor& output);
+/// Storage for the result of a step that has not begun.
+[[nodiscard]] at::Tensor result_storage(const CollectiveCall& call, const at::Tensor& input);
+/// Both together: returns fresh contiguous storage.
 [[nodiscard]] at::Tensor run_collective(const CollectiveCall& call, const at::Tensor& input);
 
 /// This rank's part of a full tensor, as fresh contiguous storage. `spec` has no partial sums.

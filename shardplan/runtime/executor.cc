@@ -39,6 +39,11 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.update, self.update_));
   self.find_gradient_ends();
   self.reset_times();
+  for (const std::vector<Step>* steps : {&self.program_.microbatch, &self.program_.update}) {
+    if (std::any_of(steps->begin(), steps->end(), [](const Step& s) { return s.aside; })) {
+      self.communication_ = std::make_unique<Background>();
+    }
+  }
   try {
     self.fill_residents();
   } catch (const std::exception& error) {
@@ -182,6 +187,7 @@ void Executor::keep_gradient(LocalId local) {
     if (gradient.local != local) {
       continue;
     }
+    finish(program_.root(local));
     Part& part = gradients_[gradient.global];
     part.spec = program_.value(local).spec;
     // An accumulator lives on: its content is copied; anything else is handed over.
@@ -245,14 +251,67 @@ void Executor::run_compute(const Step& step, const Prepared& prepared) {
   }
 }
 
+/// The main thread allocates, so that memory follows the program and not the clock; the other one
+/// moves bytes. Its own temporaries are not counted: reserve() has charged them.
+void Executor::start_collective(const Step& step, const Prepared& prepared) {
+  const ir::Shape& whole = step_.type(program_.value(step.outputs[0]).global).shape;
+  const CollectiveCall call{step.collective, program_.mesh, rank_, whole, prepared.group.get()};
+  at::Tensor input = tensor(step.inputs[0]).contiguous();
+  const at::Tensor output = result_storage(call, input);
+  if (step.collective.kind == sharding::CollectiveKind::kAllReduce) {
+    output.copy_(input);
+    input = output;
+  }
+  tensor(step.outputs[0]) = output;
+  in_flight_.push_back({program_.root(step.outputs[0]), 0, step.workspace});
+  reserve();
+  in_flight_.back().number = communication_->start([call, input, output] {
+    const at::NoGradGuard no_grad;
+    run_collective_into(call, input, output);
+  });
+}
+
+void Executor::reserve() {
+  Bytes most = 0;
+  for (const InFlight& collective : in_flight_) {
+    most = std::max(most, collective.workspace);
+  }
+  memory_.add(most - reserved_);
+  reserved_ = most;
+}
+
+void Executor::finish(LocalId root) {
+  const auto found = std::find_if(
+      in_flight_.begin(), in_flight_.end(), [&](const InFlight& c) { return c.made == root; });
+  if (found == in_flight_.end()) {
+    return;
+  }
+  communication_->wait(found->number);
+  in_flight_.erase(found);
+  reserve();
+}
+
+void Executor::finish_all() {
+  while (!in_flight_.empty()) {
+    finish(in_flight_.front().made);
+  }
+}
+
 void Executor::run_collective_step(const Step& step, const Prepared& prepared) {
+  if (communication_ != nullptr && prepared.group != nullptr) {
+    start_collective(step, prepared);
+    if (!step.aside) {
+      finish(program_.root(step.outputs[0]));
+    }
+    return;
+  }
   const ir::Shape& whole = step_.type(program_.value(step.outputs[0]).global).shape;
   const CollectiveCall call{step.collective, program_.mesh, rank_, whole, prepared.group.get()};
   tensor(step.outputs[0]) = run_collective(call, tensor(step.inputs[0]).contiguous());
 }
 
 Error Executor::failure(const Step& step, const std::string& what) const {
-  std::string doing = "write";
+  std::string doing = step.kind == StepKind::kWait ? "a collective aside" : "write";
   if (step.kind == StepKind::kCollective) {
     doing = sharding::collective_name(step.collective.kind);
   }
@@ -282,6 +341,9 @@ void Executor::run_instruction(const Step& step, const Prepared& prepared) {
     case StepKind::kWrite:
       write(step.outputs[0], step.inputs[0]);
       break;
+    case StepKind::kWait:
+      finish(program_.root(step.inputs[0]));
+      break;
   }
   for (const LocalId gradient : prepared.last_uses) {
     keep_gradient(gradient);
@@ -300,7 +362,7 @@ Status Executor::run_section(const std::vector<Step>& steps,
   Clock::time_point start = Clock::now();
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (heartbeat_) {
-      heartbeat_(prepared[i].group != nullptr);
+      heartbeat_(prepared[i].group != nullptr || steps[i].kind == StepKind::kWait);
     }
     try {
       run_instruction(steps[i], prepared[i]);
@@ -318,12 +380,22 @@ Status Executor::run_section(const std::vector<Step>& steps,
 }
 
 Result<double> Executor::run_step(const InputSource& inputs) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const double loss, run_microbatches(inputs));
+  SHARDPLAN_ASSIGN_OR_RETURN(const double loss, forward_and_backward(inputs));
   SHARDPLAN_RETURN_IF_ERROR(run_update());
   return loss;
 }
 
 Result<double> Executor::run_microbatches(const InputSource& inputs) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const double loss, forward_and_backward(inputs));
+  try {
+    finish_all();
+  } catch (const std::exception& error) {
+    return failure(program_.microbatch.back(), error.what());
+  }
+  return loss;
+}
+
+Result<double> Executor::forward_and_backward(const InputSource& inputs) {
   const at::NoGradGuard no_grad;
   gradients_.clear();
   for (const lower::Resident& resident : program_.residents) {

@@ -11,6 +11,7 @@
 
 #include "shardplan/lower/program.h"
 #include "shardplan/runtime/allocator.h"
+#include "shardplan/runtime/background.h"
 #include "shardplan/runtime/groups.h"
 #include "shardplan/runtime/kernel.h"
 #include "shardplan/support/result.h"
@@ -34,7 +35,8 @@ struct ExecutorSetup {
 
 /// One rank that executes a lowered program, one training step after the other, on libtorch's CPU
 /// kernels. Holds only its own parts of the residents. Tensors are freed exactly where the program
-/// says, and every tensor of a step is charged to `memory()`.
+/// says, and every tensor of a step is charged to `memory()`. Collectives that the program puts
+/// aside are carried out by a thread of the executor's own.
 class Executor {
  public:
   /// Makes the groups (all ranks together) and the first content of the residents. Errors: an op
@@ -111,12 +113,19 @@ class Executor {
   void fill_residents();
   void find_gradient_ends();
 
+  /// May leave collectives in flight that the update waits for.
+  Result<double> forward_and_backward(const InputSource& inputs);
   Status run_section(const std::vector<lower::Step>& steps,
                      const std::vector<Prepared>& prepared,
                      std::vector<Seconds>& times);
   void run_instruction(const lower::Step& step, const Prepared& prepared);
   void run_compute(const lower::Step& step, const Prepared& prepared);
   void run_collective_step(const lower::Step& step, const Prepared& prepared);
+  void start_collective(const lower::Step& step, const Prepared& prepared);
+  /// Until the collective in flight that makes this storage is done, if there is one.
+  void finish(lower::LocalId root);
+  void finish_all();
+  void reserve();
   void drop(lower::LocalId root);
   void write(lower::LocalId target, lower::LocalId value);
   void keep_gradient(lower::LocalId local);
@@ -139,8 +148,18 @@ class Executor {
   std::map<ir::ValueId, Part> gradients_{};
   Times times_{};
   bool lost_a_peer_ = false;
+  /// Collectives that have not been waited for, in program order. Their workspace is charged from
+  /// the start to the wait, the largest for all, since one is carried out at a time.
+  struct InFlight {
+    lower::LocalId made;
+    std::uint64_t number = 0;
+    Bytes workspace = 0;
+  };
+  std::vector<InFlight> in_flight_{};
+  Bytes reserved_ = 0;
   std::int64_t steps_done_ = 0;
   std::int64_t microbatch_number_ = 0;
+  std::unique_ptr<Background> communication_{};  // last: its work uses the tensors; null: in line
 };
 
 }  // namespace shardplan::runtime

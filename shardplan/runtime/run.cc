@@ -189,6 +189,8 @@ class RankRun {
         return "free";
       case lower::StepKind::kWrite:
         return "write";
+      case lower::StepKind::kWait:
+        return "wait";
     }
     return {};
   }

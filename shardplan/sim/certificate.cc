@@ -1,5 +1,6 @@
 #include "shardplan/sim/certificate.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -71,7 +72,7 @@ class Walk {
   Status section(const std::vector<Step>& steps, bool update) {
     for (std::size_t i = 0; i < steps.size(); ++i) {
       SHARDPLAN_RETURN_IF_ERROR(instruction(steps[i]));
-      const Bytes now = bytes_ + steps[i].workspace;
+      const Bytes now = bytes_ + workspace_at(steps[i]);
       if (now > certificate_.peak_bytes) {
         certificate_.peak_bytes = now;
         certificate_.peak_in_update = update;
@@ -79,6 +80,20 @@ class Walk {
       }
     }
     return {};
+  }
+
+  /// Of this step, and the one that serves all collectives in flight.
+  Bytes workspace_at(const Step& step) {
+    const bool communicates = step.kind == StepKind::kCollective &&
+                              step.collective.kind != sharding::CollectiveKind::kSlice;
+    Bytes shared = communicates ? step.workspace : 0;
+    for (const auto& [made, bytes] : in_flight_) {
+      shared = std::max(shared, bytes);
+    }
+    if (step.kind == StepKind::kCollective && step.aside) {
+      in_flight_[step.outputs[0]] = step.workspace;
+    }
+    return shared + (communicates ? 0 : step.workspace);
   }
 
   Status instruction(const Step& step) {
@@ -96,6 +111,9 @@ class Walk {
         return {};
       case StepKind::kFree:
         take(step.inputs[0]);
+        return {};
+      case StepKind::kWait:
+        in_flight_.erase(step.inputs[0]);
         return {};
       case StepKind::kWrite: {
         const LocalId from = program_.root(step.inputs[0]);
@@ -158,8 +176,9 @@ class Walk {
   const ir::Graph& graph_;
   const cost::CostModel& cost_;
   Certificate certificate_;
-  std::map<LocalId, Bytes> there_;  ///< by root
-  Bytes bytes_ = 0;                 ///< sum of there_
+  std::map<LocalId, Bytes> there_;      ///< by root
+  Bytes bytes_ = 0;                     ///< sum of there_
+  std::map<LocalId, Bytes> in_flight_;  ///< workspaces of collectives that run aside
 };
 
 }  // namespace

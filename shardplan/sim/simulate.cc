@@ -57,6 +57,8 @@ class Simulator {
   void allocate(LocalId id, const Step& step);
   void drop(LocalId root);
   void write(LocalId target, LocalId value);
+  void reserve();
+  void finish(LocalId made);
 
   const Program& program_;
   const ir::Graph& graph_;
@@ -75,6 +77,12 @@ class Simulator {
     Bytes bytes = 0;  ///< 0: not there
     MemoryClass what = MemoryClass::kTemporary;
   };
+  struct InFlight {
+    LocalId made;
+    Bytes workspace = 0;
+  };
+  std::vector<InFlight> in_flight_;
+  Bytes reserved_ = 0;  ///< largest workspace in flight
   std::vector<MemoryClass> classes_;
   std::vector<Storage> storage_;  ///< by root
   MemoryMeter meter_;
@@ -141,7 +149,7 @@ void Simulator::run_section(const std::vector<Step>& steps,
     const Step& step = steps[i];
     if (step.kind == StepKind::kWrite) {
       ready_[step.outputs[0].index()] = ready_[step.inputs[0].index()];
-    } else if (step.kind != StepKind::kFree) {
+    } else if (step.kind == StepKind::kCompute || step.kind == StepKind::kCollective) {
       run_step(step, prices[i], microbatch);
     }
   }
@@ -254,6 +262,10 @@ void Simulator::memory_step(const Step& step) {
     drop(step.inputs[0]);
     return;
   }
+  if (step.kind == StepKind::kWait) {
+    finish(step.inputs[0]);
+    return;
+  }
   if (step.kind == StepKind::kWrite) {
     write(program_.root(step.outputs[0]), program_.root(step.inputs[0]));
     return;
@@ -263,7 +275,34 @@ void Simulator::memory_step(const Step& step) {
       allocate(output, step);
     }
   }
-  meter_.touch(MemoryClass::kTemporary, step.workspace);
+  if (step.kind == StepKind::kCompute || step.collective.kind == CollectiveKind::kSlice) {
+    meter_.touch(MemoryClass::kTemporary, step.workspace);
+    return;
+  }
+  in_flight_.push_back({step.outputs[0], step.workspace});
+  reserve();
+  if (!step.aside) {
+    finish(step.outputs[0]);
+  }
+}
+
+/// One workspace serves all collectives that have not been waited for.
+void Simulator::reserve() {
+  Bytes most = 0;
+  for (const InFlight& collective : in_flight_) {
+    most = std::max(most, collective.workspace);
+  }
+  if (most > reserved_) {
+    meter_.add(MemoryClass::kTemporary, most - reserved_);
+  } else {
+    meter_.remove(MemoryClass::kTemporary, reserved_ - most);
+  }
+  reserved_ = most;
+}
+
+void Simulator::finish(LocalId made) {
+  std::erase_if(in_flight_, [&](const InFlight& collective) { return collective.made == made; });
+  reserve();
 }
 
 /// A value of an earlier microbatch that is still there (the loss) goes when it is made again.

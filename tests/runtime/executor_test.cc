@@ -100,7 +100,7 @@ Result<lower::Program> lower_plan(const ir::Graph& step, const plan::Plan& plan)
         return static_cast<double>(sharding::local_bytes(move.from, type, plan.mesh) +
                                    sharding::local_bytes(move.to, type, plan.mesh) + 1);
       },
-      {.keep_gradients = true});
+      {.keep_gradients = true, .overlap = true});
 }
 
 /// Any possible strategy for every op, any layout for every input: nothing fits to anything, so
