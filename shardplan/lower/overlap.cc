@@ -14,6 +14,10 @@ namespace {
 
 using sharding::CollectiveKind;
 
+/// A gather may start when the result of the one so many gathers before comes into use: the weights
+/// and biases of a layer or two.
+constexpr std::size_t kGathersAhead = 4;
+
 bool communicates(const Step& step) {
   return step.kind == StepKind::kCollective && step.collective.kind != CollectiveKind::kSlice;
 }
@@ -100,15 +104,16 @@ class Section {
   void open_windows(std::size_t loss_at, Bytes limit) {
     loss_at_ = loss_at;
     limit_ = limit;
-    std::size_t use_of_last_gather = steps_.size();
+    std::vector<std::size_t> uses;  // of gathered parameters, in order
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       if (!communicates(steps_[i])) {
         continue;
       }
       std::size_t start = i;
       if (gathers_parameter(steps_[i])) {
-        start = earliest_start(i, std::min(use_of_last_gather, i));
-        use_of_last_gather = first_use(i);
+        const bool many = uses.size() >= kGathersAhead;
+        start = earliest_start(i, many ? std::min(uses[uses.size() - kGathersAhead], i) : 0);
+        uses.push_back(first_use(i));
       }
       open_window(i, start);
     }
@@ -217,6 +222,10 @@ class Section {
     const Step& step = steps_[i];
     const Bytes ahead = program_.value(step.outputs[0]).type.bytes();
     Bytes kept = 0;
+    if (start < i) {  // it starts while all is there that was there in the step before
+      live_[start - 1] += ahead;
+      reserved_[start - 1] = std::max(reserved_[start - 1], step.workspace);
+    }
     for (std::size_t k = start; k < window.end; ++k) {
       if (std::find(window.delayed.begin(), window.delayed.end(), k) != window.delayed.end()) {
         kept += program_.value(program_.root(step.inputs[0])).type.bytes();

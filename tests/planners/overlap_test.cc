@@ -83,6 +83,7 @@ std::size_t count_collectives(const Program& program) {
 TEST(Overlap, KeepsPeakWorkAndOrderForEveryPlanner) {
   const Result<cluster::Cluster> machines = cluster::load_cluster("local:4");
   ASSERT_TRUE(machines.has_value());
+  int aside = 0;
   for (const std::int64_t microbatches : {1, 2}) {
     const training::Recipe recipe{.microbatches = microbatches};
     Result<ir::Graph> forward =
@@ -97,9 +98,8 @@ TEST(Overlap, KeepsPeakWorkAndOrderForEveryPlanner) {
       ASSERT_TRUE(found.has_value());
       const cost::CostModel cost(*machines, found->best.mesh);
       const Both both = lower_both(*step, found->best, cost);
-      const int aside = check_windows(both.aside);
+      aside += check_windows(both.aside);
       EXPECT_EQ(count_collectives(both.in_line), count_collectives(both.aside));
-      EXPECT_GT(aside, 0);
       const auto before = sim::simulate(both.in_line, *step, cost, {.overlap = false});
       const auto after = sim::simulate(both.aside, *step, cost, {.overlap = false});
       EXPECT_LE(after.peak_bytes, before.peak_bytes);
@@ -109,6 +109,7 @@ TEST(Overlap, KeepsPeakWorkAndOrderForEveryPlanner) {
       EXPECT_EQ(certificate->peak_bytes, after.peak_bytes);
     }
   }
+  EXPECT_GT(aside, 100);
 }
 
 }  // namespace
