@@ -53,6 +53,13 @@ class RunTest(CommandLineTest):
         self.assertIs(report["ok"], True)
         self.assertEqual(len(report["measured_peak_bytes"]), 1)
 
+    def test_times_name_what_ran(self):
+        self.make_plan()
+        report = self.succeed_json("run", "plan.json", "--times", "--steps", "2")
+        self.assertEqual(len(report["step_seconds"]), 2)
+        self.assertGreater(report["seconds_by_name"]["einsum"], 0)
+        self.assertGreater(report["predicted_seconds_by_name"]["einsum"], 0)
+
     def test_table_is_printed_once(self):
         self.make_plan()
         text = self.succeed("run", "plan.json", "--verify", "--steps", "1")
