@@ -11,6 +11,7 @@ namespace shardplan::frontends {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// x [batch, 8] -> Gemm -> Relu -> Gemm -> logits [batch, 4].
 OnnxModel mlp() {
@@ -260,6 +261,15 @@ TEST(OnnxErrors, ExternalDataStayInTheFolder) {
   for (const std::string path : {"../data.bin", "/etc/hostname", "link", "a/../../x", ""}) {
     EXPECT_THAT(with_location(path, "0"), HasSubstr("outside of the model's folder")) << path;
   }
+}
+
+TEST(OnnxErrors, NamesAreShownAsText) {
+  OnnxModel model;
+  model.input("x\xff\n", {2, 2});
+  model.node("Add", {"x\xff\n", "\xc3\xa9\x1b[2J"}, {"y"});
+  model.output("y");
+  EXPECT_THAT(error_of(model), HasSubstr("'\xc3\xa9?[2J' is not defined before this node"));
+  EXPECT_THAT(error_of(model), Not(HasSubstr("\n")));
 }
 
 TEST(OnnxErrors, DamagedFiles) {

@@ -31,6 +31,48 @@ std::string type_problem(std::int64_t type) {
       type_name(type));
 }
 
+/// Bytes of the UTF-8 character that starts at `at`; 0 where none does.
+std::size_t character_bytes(const std::string& text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(at);
+  const std::size_t count = first < 0x80   ? 1
+                            : first < 0xc2 ? 0
+                            : first < 0xe0 ? 2
+                            : first < 0xf0 ? 3
+                            : first < 0xf5 ? 4
+                                           : 0;
+  if (at + count > text.size()) {
+    return 0;
+  }
+  for (std::size_t i = 1; i < count; ++i) {
+    if ((byte(at + i) & 0xc0U) != 0x80U) {
+      return 0;
+    }
+  }
+  return count;
+}
+
+/// A name as messages can show it: control characters and what is no UTF-8 become '?'.
+std::string shown(const std::string& name) {
+  std::string out;
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t count = character_bytes(name, at);
+    const bool plain = count > 1 || (count == 1 && name[at] >= ' ' && name[at] != '\x7f');
+    out += plain ? name.substr(at, count) : "?";
+    at += std::max<std::size_t>(count, 1);
+  }
+  return out;
+}
+
+template <class Names>
+std::vector<std::string> shown_names(const Names& names) {
+  std::vector<std::string> out;
+  for (const std::string& name : names) {
+    out.push_back(shown(name));
+  }
+  return out;
+}
+
 /// The elements of one of the typed fields as bytes of type To.
 template <class To, class Field>
 std::string packed(const Field& field) {
@@ -77,10 +119,11 @@ void read_external(const ::onnx::TensorProto& proto, TensorData& out) {
   for (const auto& entry : proto.external_data()) {
     const std::optional<std::int64_t> number = whole_number(entry.value());
     if (entry.key() == "location") {
-      external.location = entry.value();
+      external.location = shown(entry.value());
     } else if (entry.key() == "offset" || entry.key() == "length") {
       if (!number.has_value()) {
-        out.problem = fmt::format("has external data with {} '{}'", entry.key(), entry.value());
+        out.problem =
+            fmt::format("has external data with {} '{}'", shown(entry.key()), shown(entry.value()));
       }
       if (entry.key() == "offset") {
         external.offset = number.value_or(0);
@@ -94,7 +137,7 @@ void read_external(const ::onnx::TensorProto& proto, TensorData& out) {
 
 TensorData read_tensor(::onnx::TensorProto& proto) {
   TensorData out;
-  out.name = proto.name();
+  out.name = shown(proto.name());
   const std::optional<DType> dtype = dtype_of_number(proto.data_type());
   if (!dtype.has_value()) {
     out.problem = type_problem(proto.data_type());
@@ -141,7 +184,7 @@ Attribute read_attribute(::onnx::AttributeProto& proto) {
       break;
     case ::onnx::AttributeProto::STRING:
       out.kind = Kind::kText;
-      out.text = proto.s();
+      out.text = shown(proto.s());
       break;
     case ::onnx::AttributeProto::INTS:
       out.kind = Kind::kInts;
@@ -153,7 +196,7 @@ Attribute read_attribute(::onnx::AttributeProto& proto) {
       break;
     case ::onnx::AttributeProto::STRINGS:
       out.kind = Kind::kTexts;
-      out.texts.assign(proto.strings().begin(), proto.strings().end());
+      out.texts = shown_names(proto.strings());
       break;
     case ::onnx::AttributeProto::TENSOR:
       out.kind = Kind::kTensor;
@@ -219,22 +262,22 @@ std::string innermost_scope(const std::string& list) {
 
 Node read_node(::onnx::NodeProto& proto) {
   Node out;
-  out.name = proto.name();
-  out.op = proto.op_type();
-  out.domain = proto.domain() == "ai.onnx" ? std::string() : proto.domain();
+  out.name = shown(proto.name());
+  out.op = shown(proto.op_type());
+  out.domain = proto.domain() == "ai.onnx" ? std::string() : shown(proto.domain());
   const std::string scopes = metadata(proto, kNodeMetadata, "pkg.torch.onnx.name_scopes");
-  out.layer = scopes.empty() ? layer_in_name(out.name) : innermost_scope(scopes);
-  out.inputs.assign(proto.input().begin(), proto.input().end());
-  out.outputs.assign(proto.output().begin(), proto.output().end());
+  out.layer = scopes.empty() ? layer_in_name(out.name) : shown(innermost_scope(scopes));
+  out.inputs = shown_names(proto.input());
+  out.outputs = shown_names(proto.output());
   for (auto& attribute : *proto.mutable_attribute()) {
-    out.attributes[attribute.name()] = read_attribute(attribute);
+    out.attributes[shown(attribute.name())] = read_attribute(attribute);
   }
   return out;
 }
 
 ValueInfo read_input(const ::onnx::ValueInfoProto& proto) {
   ValueInfo out;
-  out.name = proto.name();
+  out.name = shown(proto.name());
   if (!proto.type().has_tensor_type()) {
     out.problem = "is no tensor";
     return out;
@@ -254,7 +297,7 @@ ValueInfo read_input(const ::onnx::ValueInfoProto& proto) {
     if (dim.has_dim_value()) {
       dimension.size = dim.dim_value();
     } else {
-      dimension.name = dim.dim_param();
+      dimension.name = shown(dim.dim_param());
     }
     out.dims.push_back(std::move(dimension));
   }
@@ -286,7 +329,7 @@ Graph read_graph(::onnx::GraphProto& proto) {
     out.inputs.push_back(read_input(input));
   }
   for (const auto& output : proto.output()) {
-    out.outputs.push_back(output.name());
+    out.outputs.push_back(shown(output.name()));
   }
   read_signature(
       metadata(proto, kGraphMetadata, "pkg.torch.export.ExportedProgram.graph_signature"), out);
@@ -296,10 +339,10 @@ Graph read_graph(::onnx::GraphProto& proto) {
 
 Function read_function(::onnx::FunctionProto& proto) {
   Function out;
-  out.name = proto.name();
-  out.domain = proto.domain();
-  out.inputs.assign(proto.input().begin(), proto.input().end());
-  out.outputs.assign(proto.output().begin(), proto.output().end());
+  out.name = shown(proto.name());
+  out.domain = shown(proto.domain());
+  out.inputs = shown_names(proto.input());
+  out.outputs = shown_names(proto.output());
   for (auto& node : *proto.mutable_node()) {
     out.nodes.push_back(read_node(node));
   }
