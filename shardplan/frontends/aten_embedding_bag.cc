@@ -35,7 +35,8 @@ std::optional<std::int64_t> equal_bags(AtenCall& c, std::int64_t indices, std::i
              : std::nullopt;
 }
 
-/// The bag of each index: how many bags have begun before it.
+/// The bag of each index: how many bags have begun before it. Indices before the first bag, which
+/// PyTorch does not allow, go to it.
 ValueId bag_of_each(AtenCall& c, std::int64_t indices, std::int64_t bags) {
   Builder& b = c.builder();
   const ValueId starts = sliced(b, c.cast(c.tensor("offsets"), DType::kInt64), 0, 0, bags);
@@ -45,7 +46,8 @@ ValueId bag_of_each(AtenCall& c, std::int64_t indices, std::int64_t bags) {
       "scatter_sum", {ones, starts}, {{"dim", std::int64_t{0}}, {"shape", IntList{indices + 1}}});
   const ValueId count =
       b.emit("cumsum", {sliced(b, begun, 0, 0, indices)}, {{"dim", std::int64_t{0}}});
-  return b.emit("add_scalar", {count}, {{"value", -1.0}});
+  const ValueId bag = b.emit("add_scalar", {count}, {{"value", -1.0}});
+  return b.emit("maximum_scalar", {bag}, {{"value", 0.0}});
 }
 
 /// Sums over the bags of x [indices, d].

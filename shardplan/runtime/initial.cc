@@ -77,7 +77,7 @@ at::Tensor from_data(const ir::Value& value) {
 
 bool moves_integers_unchanged(std::string_view op) {
   static const std::set<std::string_view> moves{
-      "identity", "reshape", "transpose", "broadcast", "slice", "pad", "cast", "concat"};
+      "identity", "reshape", "transpose", "broadcast", "slice", "pad", "cast", "concat", "where"};
   return moves.contains(op);
 }
 
@@ -91,6 +91,10 @@ void bound_by_lookup(const ir::Graph& step, const ir::Op& op, std::vector<std::i
     put(1, step.type(op.inputs[0]).shape[0]);
   } else if (op.name == "label_score") {
     put(1, step.type(op.inputs[0]).shape.back());
+  } else if (op.name == "gather" || op.name == "scatter_sum") {
+    const ir::ValueId indexed = op.name == "gather" ? op.inputs[0] : op.outputs[0];
+    const auto dim = static_cast<std::size_t>(op.attributes.integer("dim"));
+    put(1, step.type(indexed).shape[dim]);
   }
 }
 
