@@ -5,6 +5,7 @@
 // so a shard's are partial sums; `batch_statistics` makes mean and variance of them; `batch_norm`
 // normalises. Moments are f64 whatever x is: the variance is a difference of them.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -83,9 +84,16 @@ Flops flops_batch_moments(const OpView& op) {
   return per_element(op, 0, 4);
 }
 
-/// Mean and variance, and ATen's own sums for them.
+/// Mean and variance, and ATen's own sums for them; none where f32 has runs of a loop of its own.
 Bytes workspace_batch_moments(const OpView& op) {
-  return channel_vectors(4, op.inputs[0], accumulation_dtype(op.inputs[0].dtype));
+  constexpr std::int64_t kLong = 16;
+  const ir::TensorType& x = op.inputs[0];
+  const std::int64_t runs = std::max<std::int64_t>(1, x.shape[0] * x.shape[1]);
+  if (x.dtype == ir::DType::kFloat32 && x.numel() / runs >= kLong) {
+    return 0;
+  }
+  const std::int64_t sums = x.rank() == 2 ? 3 : 2;
+  return channel_vectors(2 + sums, x, accumulation_dtype(x.dtype));
 }
 
 /// Statistics are computed in f64 and then narrowed.
@@ -94,11 +102,10 @@ Bytes workspace_batch_statistics(const OpView& op) {
   return narrows ? channel_vectors(2, op.inputs[0], op.inputs[0].dtype) : 0;
 }
 
-/// Mean and variance in f64, and one of them narrowed.
+/// Mean, variance and what is between them in f64.
 Bytes workspace_batch_running(const OpView& op) {
   const bool narrows = op.results[0].dtype != op.inputs[0].dtype;
-  return channel_vectors(2, op.inputs[0], op.inputs[0].dtype) +
-         (narrows ? channel_vectors(1, op.inputs[0], op.results[0].dtype) : 0);
+  return channel_vectors(narrows ? 3 : 2, op.inputs[0], op.inputs[0].dtype);
 }
 
 Status check_moments(Inputs inputs, std::size_t i) {
@@ -188,9 +195,9 @@ Bytes workspace_batch_norm_sums(const OpView& op) {
   return channel_vectors(2, op.inputs[1], op.results[0].dtype);
 }
 
-/// Factors of g and x, a summand, and 1 / sqrt(variance + eps).
+/// Factors of g and x, and a summand.
 Bytes workspace_batch_norm_backward(const OpView& op) {
-  return channel_vectors(4, op.inputs[1], op.inputs[2].dtype);
+  return channel_vectors(3, op.inputs[1], op.inputs[2].dtype);
 }
 
 /// g, x, mean, variance → [count, Σ g, Σ g · (x - mean) / sqrt(variance + eps)] by channel.

@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/vector_loops.h"
 
 // Batch and group normalisation. Statistics are kept in float for narrow inputs.
 namespace shardplan::runtime {
@@ -35,6 +37,39 @@ double elements_a_channel(const at::Tensor& x) {
 
 // ---- batch norm ----
 
+/// Whether x is float on the CPU with runs of elements of one channel that are worth a loop of
+/// their own: ATen's is several times slower.
+bool has_long_runs(const at::Tensor& x) {
+  constexpr std::int64_t kLong = 16;
+  return x.is_cpu() && x.scalar_type() == at::kFloat && x.numel() > 0 &&
+         x.numel() / (x.size(0) * x.size(1)) >= kLong;
+}
+
+/// Calls `visit(channel, start of its run, elements)` for every run of elements of one channel;
+/// channels go to different threads.
+template <class Visit>
+void for_each_run(const at::Tensor& x, const Visit& visit) {
+  const std::int64_t channels = x.size(1);
+  const std::int64_t space = x.numel() / (x.size(0) * channels);
+  at::parallel_for(0, channels, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t c = first; c < last; ++c) {
+      for (std::int64_t n = 0; n < x.size(0); ++n) {
+        visit(c, (n * channels + c) * space, space);
+      }
+    }
+  });
+}
+
+/// Sums and sums of squares of the channels of x into two rows of `moments`.
+void sum_runs(const at::Tensor& x, const at::Tensor& moments) {
+  const auto* const data = x.const_data_ptr<float>();
+  auto* const sums = moments.mutable_data_ptr<double>() + x.size(1);
+  auto* const squares = sums + x.size(1);
+  for_each_run(x, [&](std::int64_t c, std::int64_t start, std::int64_t count) {
+    add_moments(data + start, count, sums[c], squares[c]);
+  });
+}
+
 Tensors batch_moments(const KernelCall& call) {
   const at::Tensor& x = call.input(0);
   const at::Tensor moments = at::zeros(call.results[0].shape, options_of(x, call.results[0].dtype));
@@ -42,6 +77,11 @@ Tensors batch_moments(const KernelCall& call) {
     return {moments};
   }
   const double count = elements_a_channel(x);
+  moments[0].fill_(count);
+  if (has_long_runs(x)) {
+    sum_runs(x, moments);
+    return {moments};
+  }
   std::optional<at::Tensor> unused;
   if (is_narrow(x)) {  // ATen keeps float statistics when there are running ones in float
     unused = at::zeros({x.size(1)}, x.options().dtype(arithmetic_type(x.scalar_type())));
@@ -49,7 +89,6 @@ Tensors batch_moments(const KernelCall& call) {
   const auto [mean, variance] = at::batch_norm_update_stats(x, unused, unused, 0.0);
   const at::Tensor sum = moments[1];
   const at::Tensor squares = moments[2];
-  moments[0].fill_(count);
   sum.copy_(mean);
   squares.copy_(variance);
   squares.addcmul_(sum, sum).mul_(count);
@@ -152,6 +191,19 @@ Tensors batch_norm_backward(const KernelCall& call) {
   const at::Tensor& g = call.input(0);
   const at::Tensor& x = call.input(1);
   const ChannelFactors factors = channel_factors(call);
+  if (has_long_runs(x)) {
+    const at::Tensor result = at::empty_like(x);
+    const auto* const g_data = g.const_data_ptr<float>();
+    const auto* const x_data = x.const_data_ptr<float>();
+    const auto* const a = factors.g.const_data_ptr<float>();
+    const auto* const b = factors.x.const_data_ptr<float>();
+    const auto* const constant = factors.constant.const_data_ptr<float>();
+    auto* const out = result.mutable_data_ptr<float>();
+    for_each_run(x, [&](std::int64_t c, std::int64_t start, std::int64_t count) {
+      combine(g_data + start, x_data + start, count, a[c], b[c], constant[c], out + start);
+    });
+    return {result};
+  }
   if (!is_narrow(x)) {
     return {g.mul(factors.g).addcmul_(x, factors.x).add_(factors.constant)};
   }

@@ -106,6 +106,38 @@ void scaled_exp(const double* x, std::int64_t count, double shift, double factor
 }
 
 SHARDPLAN_EVERY_VECTOR_UNIT
+void add_moments(const float* x, std::int64_t count, double& sum, double& squares) {
+  std::array<double, kLanes> sums{};
+  std::array<double, kLanes> products{};
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  std::int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(x[i + static_cast<std::int64_t>(lane)]);
+      sums[lane] += value;
+      products[lane] += value * value;
+    }
+  }
+  for (; i < count; ++i) {
+    const auto value = static_cast<double>(x[i]);
+    sums[0] += value;
+    products[0] += value * value;
+  }
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    sum += sums[lane];
+    squares += products[lane];
+  }
+}
+
+SHARDPLAN_EVERY_VECTOR_UNIT
+void combine(
+    const float* g, const float* x, std::int64_t count, float a, float b, float c, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = a * g[i] + b * x[i] + c;
+  }
+}
+
+SHARDPLAN_EVERY_VECTOR_UNIT
 void adam_loop(
     const AdamNumbers<float>& s, std::int64_t count, float* p, const float* g, float* m, float* v) {
   adam_elements(s, count, p, g, m, v);

@@ -16,6 +16,13 @@ namespace shardplan::runtime {
 void scaled_exp(const float* x, std::int64_t count, float shift, float factor, float* out);
 void scaled_exp(const double* x, std::int64_t count, double shift, double factor, double* out);
 
+/// Adds the sum and the sum of squares of x, both kept in double, to `sum` and `squares`.
+void add_moments(const float* x, std::int64_t count, double& sum, double& squares);
+
+/// out = a · g + b · x + c; `out` is neither g nor x.
+void combine(
+    const float* g, const float* x, std::int64_t count, float a, float b, float c, float* out);
+
 /// The numbers of one step of Adam or AdamW (torch.optim's), in the type of the arithmetic.
 template <class C>
 struct AdamNumbers {

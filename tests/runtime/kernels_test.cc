@@ -746,6 +746,32 @@ TEST(Kernels, ThereIsOneForEveryOp) {
   }
 }
 
+// Long runs of float take loops of their own.
+TEST(Kernels, BatchNormOfLongRunsOfFloatIsThatOfDouble) {
+  const at::Tensor x = at::randn({3, 4, 5, 9}, at::TensorOptions(at::kDouble)).mul(2).add(1);
+  const at::Tensor g = at::randn({3, 4, 5, 9}, at::TensorOptions(at::kDouble));
+  const at::Tensor c = at::rand({4}, at::TensorOptions(at::kDouble)).add(0.5);
+  const at::Tensor sums = at::rand({3, 4}, at::TensorOptions(at::kDouble)).add(1);
+  const auto result = [&](const char* op, Tensors in, const Attributes& a, at::ScalarType type) {
+    const bool moments = in.size() == 1;
+    for (at::Tensor& tensor : in) {
+      tensor = tensor.to(type);
+    }
+    const ir::DType dtype =
+        type == at::kFloat && !moments ? ir::DType::kFloat32 : ir::DType::kFloat64;
+    const Types types{{dtype, moments ? ir::Shape{3, 4} : ir::Shape{3, 4, 5, 9}}};
+    return find_kernel(op)(KernelCall{in, a, types, {}, {}})[0].to(at::kDouble);
+  };
+  const Attributes backward{{"eps", 1e-3}, {"weight", true}};
+  for (const auto& [op, inputs, attributes] :
+       {std::tuple("batch_moments", Tensors{x}, Attributes{}),
+        std::tuple("batch_norm_backward", Tensors{g, x, c, c, sums, c}, backward)}) {
+    const at::Tensor narrow = result(op, inputs, attributes, at::kFloat);
+    const at::Tensor wide = result(op, inputs, attributes, at::kDouble);
+    EXPECT_TRUE(at::allclose(narrow, wide, 1e-5, 1e-4)) << op;
+  }
+}
+
 // x -> moments -> statistics -> batch_norm against PyTorch's batch norm in training.
 TEST(Kernels, BatchNormByItsOwnStatisticsIsPyTorchs) {
   const at::Tensor x = at::randn({3, 4, 5}, at::TensorOptions(at::kDouble)).mul(2).add(1);

@@ -33,6 +33,29 @@ TEST(VectorLoops, ExpOfTheExtremes) {
   EXPECT_TRUE(std::isnan(exp_alone(std::nanf(""))));
 }
 
+TEST(VectorLoops, MomentsCountEveryElementOnce) {
+  for (const std::int64_t count : {0, 1, 31, 32, 33, 1000}) {
+    std::vector<float> x;
+    double sum = 3;
+    double squares = 4;
+    double true_sum = sum;
+    double true_squares = squares;
+    for (std::int64_t i = 0; i < count; ++i) {
+      x.push_back(static_cast<float>(i % 7) - 2.5F);
+      true_sum += static_cast<double>(x.back());
+      true_squares += static_cast<double>(x.back()) * static_cast<double>(x.back());
+    }
+    add_moments(x.data(), count, sum, squares);
+    EXPECT_DOUBLE_EQ(sum, true_sum);
+    EXPECT_DOUBLE_EQ(squares, true_squares);
+    std::vector<float> out(x.size());
+    combine(x.data(), x.data(), count, 2.F, 3.F, 1.F, out.data());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_FLOAT_EQ(out[i], 5 * x[i] + 1);
+    }
+  }
+}
+
 TEST(VectorLoops, SumOfExpCountsEveryElementOnce) {
   for (const std::int64_t count : {0, 1, 31, 32, 33, 1000}) {
     std::vector<float> x;

@@ -243,6 +243,7 @@ TEST_P(Workspace, OfBatchAndGroupNorms) {
   const ir::TensorType moments{DType::kFloat64, {3, 32}};
   const Attributes eps{{"eps", 1e-5}};
   expect_exact("batch_moments", {x});
+  expect_exact("batch_moments", {floating({64, 32})});
   expect_exact("batch_statistics", {moments}, {{"dtype", std::string(ir::dtype_name(GetParam()))}});
   expect_exact("batch_running", {moments, c, c}, {{"momentum", 0.1}});
   expect_exact("batch_norm",
