@@ -16,6 +16,7 @@ namespace shardplan::runtime {
 namespace {
 
 constexpr double kNoise = 1e-6;
+constexpr double kNarrowNoise = 1e-3;  ///< in fp32, of the gradients: one ulp over the tolerance
 constexpr double kIndependent = 1e-9;  ///< tolerance up to which the two runs go on independently
 
 /// Of a contiguous tensor's bytes: equal for equal content. Multiply and rotate by words.
@@ -202,12 +203,14 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
   double gradient_floor = 0;
   double parameter_floor = 0;
   std::map<ir::ValueId, Executor::Part> gradients;
+  // Narrow gradients are taken over, so that parameters carry no noise of theirs.
+  const double gradient_noise = adopt_gradients_ ? kNarrowNoise : kNoise;
   if (reference_ != nullptr) {
     SHARDPLAN_ASSIGN_OR_RETURN(const double reference, reference_->run_microbatches(inputs));
     compare_loss(loss, reference);
     gradients = reference_->gradients_before_update();
     for (const auto& [parameter, part] : gradients) {
-      gradient_floor = std::max(gradient_floor, kNoise * largest_magnitude(part.tensor));
+      gradient_floor = std::max(gradient_floor, gradient_noise * largest_magnitude(part.tensor));
     }
   }
   try {

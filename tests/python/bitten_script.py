@@ -159,6 +159,55 @@ class PaddedVocabulary(nn.Module):
         return {"ids": ids, "labels": labels}
 
 
+class MaskedMean(nn.Module):
+    """Pools rows by a mask and weighs them by a float, with a regulariser and an auxiliary loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(CLASSES, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, ids, mask, labels, weight):
+        keep = mask.unsqueeze(-1).to(weight.dtype)
+        pooled = (self.table(ids) * keep).sum(1) / keep.sum(1).clamp(min=1e-9)
+        logits = self.head(pooled)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        main = (losses * weight).sum() / weight.sum().clamp(min=1.0)
+        return main + 1e-2 * self.head.weight.pow(2).sum() + 0.1 * logits.pow(2).mean()
+
+    @staticmethod
+    def draw():
+        return {
+            "ids": torch.randint(CLASSES, (ROWS, 4)),
+            "mask": torch.rand(ROWS, 4) > 0.3,
+            "labels": torch.randint(CLASSES, (ROWS,)),
+            "weight": torch.rand(ROWS) * torch.tensor([0.0] * 4 + [1.0] * 4),
+        }
+
+
+class TwoLosses(nn.Module):
+    """Two means over different tokens, added."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(CLASSES, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
+        self.other = nn.Linear(WIDTH, 2)
+
+    def forward(self, ids, labels, next_labels):
+        h = self.table(ids)
+        a = F.cross_entropy(self.head(h).view(-1, CLASSES), labels.view(-1), label_smoothing=0.1)
+        b = F.cross_entropy(self.other(h[:, 0]), next_labels)
+        return a + b
+
+    @staticmethod
+    def draw():
+        batch = UnevenTokens.draw()
+        batch["next_labels"] = torch.randint(2, (ROWS,))
+        batch["next_labels"][3:5] = -100
+        return batch
+
+
 def strided(batch):
     """The same content in memory with gaps, or transposed."""
     out = {}
@@ -173,6 +222,9 @@ CASES = [
     (UnevenTokens, ("dp", "zero3", "map"), {}),
     (UnevenTokens, ("dp", "map"), {"microbatches": 2}),
     (UnevenTokens, ("dp", "zero2"), {"microbatches": 4, "clip_norm": 0.1}),
+    (MaskedMean, ("map",), {"microbatches": 2}),
+    (MaskedMean, ("dp",), {"microbatches": 4}),
+    (TwoLosses, ("zero3", "map"), {"microbatches": 4}),
     (SharedByHeads, ("megatron", "map", "zero3"), {"clip_norm": 0.05}),
     (Tied, ("dp", "zero3", "megatron", "map"), {"clip_norm": 0.05}),
     (OddParameters, ("dp", "zero3", "megatron", "map"), {"clip_norm": 0.05}),

@@ -58,6 +58,15 @@ class AcrossPlans(CheckpointTest):
         for got, want in zip(two, whole[1:], strict=True):
             self.assertLess(abs(got - want), 1e-12 * abs(want))
 
+    def test_parts_of_unequal_sizes(self):
+        whole = self.ranks(1, "odd_sizes", "map", 0, 4)
+        self.ranks(4, "odd_sizes", "zero3", 0, 2, "--save", self.folder / "four")
+        words = ["--load", self.folder / "four", "--save", self.folder / "three"]
+        three = self.ranks(3, "odd_sizes", "zero3", 2, 3, *words)
+        one = self.ranks(1, "odd_sizes", "map", 3, 4, "--load", self.folder / "three")
+        for got, want in zip([*three, *one], whole[2:], strict=True):
+            self.assertLess(abs(got - want), 1e-12 * abs(want))
+
     def test_rank_that_dies_while_saving(self):
         begin = time.monotonic()
         words = ["mlp", "zero3", 0, 1, "--save", self.folder / "two", "--kill-rank", 1]

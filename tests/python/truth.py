@@ -47,6 +47,23 @@ def _norm_in_full(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
+class OddSizes(torch.nn.Module):
+    """Sizes that neither three nor four ranks divide, one smaller than four, and running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(5, 13)
+        self.norm = torch.nn.BatchNorm1d(13)
+        self.second = torch.nn.Linear(13, 3)
+
+    def forward(self, x, target):
+        return (self.second(self.norm(self.first(x)).relu()) - target).pow(2).mean()
+
+
+def odd_sizes():
+    return OddSizes(), lambda: {"x": torch.randn(6, 5), "target": torch.randn(6, 3)}, None
+
+
 def mlp():
     return MLP(), lambda: {"x": torch.randn(8, 16), "target": torch.randint(8, (8,))}, None
 
@@ -96,7 +113,7 @@ def gpt2_dropout():
     return gpt2(dropout=0.1)
 
 
-MODELS = {"gpt2_dropout": gpt2_dropout, "mlp": mlp, "regression": regression, "gpt2": gpt2, "llama": llama}
+MODELS = {"gpt2_dropout": gpt2_dropout, "odd_sizes": odd_sizes, "mlp": mlp, "regression": regression, "gpt2": gpt2, "llama": llama}
 
 
 def make(name):
