@@ -43,9 +43,11 @@ class Ranks {
   explicit Ranks(int count) : count_(count), gate_(count) {}
 
   /// Seconds of what `make(rank)` returns, called `repetitions` times after one to warm up: the
-  /// lower quartile, since what else runs on the machine only adds.
+  /// lower quartile, since what else runs on the machine only adds. Each time is that of `calls` in
+  /// a row, so that the start of the threads does not count where they wait for each other.
   Result<Seconds> time(int repetitions,
-                       const std::function<std::function<void()>(std::int64_t rank)>& make) {
+                       const std::function<std::function<void()>(std::int64_t rank)>& make,
+                       int calls = 1) {
     std::vector<Seconds> seconds(static_cast<std::size_t>(repetitions));
     std::string failure;
     std::mutex mutex;
@@ -68,9 +70,11 @@ class Ranks {
         for (Seconds& now : seconds) {
           gate_.arrive_and_wait();
           const Clock::time_point start = Clock::now();
-          work();
+          for (int call = 0; call < calls; ++call) {
+            work();
+          }
           if (rank == 0) {
-            now = std::chrono::duration<double>(Clock::now() - start).count();
+            now = std::chrono::duration<double>(Clock::now() - start).count() / calls;
           }
         }
       });
@@ -99,6 +103,12 @@ void append(std::vector<CurvePoint>& curve, double size, Seconds seconds) {
 int repetitions_of(double work, double a_lot, bool quick) {
   const double fit = a_lot / std::max(1.0, work);
   return static_cast<int>(std::clamp(fit, quick ? 3.0 : 9.0, quick ? 7.0 : 25.0));
+}
+
+/// Small collectives are called many times in a row.
+int calls_of(double bytes) {
+  constexpr double kBytesInARow = 4 << 20;
+  return static_cast<int>(std::clamp(kBytesInARow / bytes, 1.0, 32.0));
 }
 
 class Probe {
@@ -144,8 +154,16 @@ class Probe {
         SHARDPLAN_ASSIGN_OR_RETURN(
             const Seconds seconds,
             ranks_.time(repetitions_of(flops, 2e9, options_.quick), [&](std::int64_t) {
-              const at::Tensor a = at::ones({n, n}, at::TensorOptions(scalar_type(dtypes[i])));
-              return [a] { at::mm(a, a); };
+              const at::TensorOptions options(scalar_type(dtypes[i]));
+              std::vector<at::Tensor> sets;
+              for (std::int64_t set = 0; set < cold_sets(2 * n * n * ir::element_bytes(dtypes[i]));
+                   ++set) {
+                sets.push_back(at::ones({2, n, n}, options));
+              }
+              return [sets, calls = std::size_t{0}]() mutable {
+                const at::Tensor& next = sets[calls++ % sets.size()];
+                at::mm(next[0], next[1].t());
+              };
             }));
         append(device.matmul_curve[name], flops, seconds);
         device.peak_flops[name] = std::max(device.peak_flops[name], flops / seconds);
@@ -288,7 +306,8 @@ class Probe {
                   };
                 }
                 return [=] { (void)run_collective({*step, mesh, rank, full, group}, tensor); };
-              }));
+              },
+              calls_of(bytes)));
       append(level.collective_curves[std::string(sharding::collective_name(kind))], bytes, seconds);
     }
     return {};

@@ -141,6 +141,12 @@ std::vector<KernelSample> kernel_samples(std::int64_t elements) {
   return out;
 }
 
+std::int64_t cold_sets(Bytes bytes) {
+  constexpr Bytes kBeyondCaches = Bytes{64} << 20;
+  constexpr Bytes kMostSets = 32;
+  return std::clamp<Bytes>(kBeyondCaches / std::max<Bytes>(bytes, 1), 1, kMostSets);
+}
+
 double size_of(const KernelSample& sample) {
   const ops::OpDef& op = ops::get(sample.op);
   const ops::Types results = results_of(sample);
@@ -154,16 +160,25 @@ std::function<void()> work_of(const KernelSample& sample) {
   struct Work {
     KernelSample sample;
     ops::Types results;
-    std::vector<at::Tensor> operands;
+    std::vector<std::vector<at::Tensor>> operands;
     Kernel kernel;
+    std::size_t calls = 0;
   };
   const auto work =
       std::make_shared<Work>(Work{sample, results_of(sample), {}, find_kernel(sample.op)});
+  Bytes bytes = 0;
   for (const TensorType& type : sample.inputs) {
-    work->operands.push_back(content(type));
+    bytes += type.bytes();
+  }
+  for (std::int64_t set = 0; set < cold_sets(bytes); ++set) {
+    std::vector<at::Tensor>& operands = work->operands.emplace_back();
+    for (const TensorType& type : sample.inputs) {
+      operands.push_back(content(type));
+    }
   }
   return [work] {
-    (void)work->kernel(KernelCall{work->operands, work->sample.attributes, work->results, {}, {}});
+    const std::vector<at::Tensor>& operands = work->operands[work->calls++ % work->operands.size()];
+    (void)work->kernel(KernelCall{operands, work->sample.attributes, work->results, {}, {}});
   };
 }
 

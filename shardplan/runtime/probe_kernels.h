@@ -23,7 +23,12 @@ struct KernelSample {
 /// The size by which the cost model reads a kernel's curve (cluster::Device::kernel_curves).
 [[nodiscard]] double size_of(const KernelSample& sample);
 
-/// Fresh operands, and a call of the kernel on them as the executor makes it.
+/// Sets of operands of so many bytes to go through in turn, so that each comes from memory and not
+/// from a cache, as the tensors of a training step do.
+[[nodiscard]] std::int64_t cold_sets(Bytes bytes);
+
+/// Fresh operands, several sets of them, and a call of the kernel on the next set as the executor
+/// makes it.
 [[nodiscard]] std::function<void()> work_of(const KernelSample& sample);
 
 }  // namespace shardplan::runtime
