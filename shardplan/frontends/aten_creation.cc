@@ -84,7 +84,8 @@ Folded fold_filled_from(AtenCall& c) {
   const std::vector<ConstTensor> operands{*source};
   const Folded cast = elementwise(
       {type.dtype, source->shape()}, operands, [](std::span<const Number> v) { return v[0]; });
-  return cast.has_value() ? Folded(cast->expand(type.shape)) : std::nullopt;
+  return cast.has_value() && cast->expands_to(type.shape) ? Folded(cast->expand(type.shape))
+                                                          : std::nullopt;
 }
 
 void map_filled_from(AtenCall& c) {

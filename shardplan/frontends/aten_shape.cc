@@ -43,20 +43,11 @@ void map_expand(AtenCall& c) {
   c.result(broadcast(c, x, c.result_type().shape));
 }
 
-bool stretches(const Shape& from, const Shape& to) {
-  if (from.size() > to.size()) {
-    return false;
-  }
-  return std::equal(from.rbegin(), from.rend(), to.rbegin(), [](std::int64_t a, std::int64_t b) {
-    return a == b || a == 1;
-  });
-}
-
 Folded fold_expand(AtenCall& c) {
   const ConstTensor* const x = c.constant("self");
   const TensorType type = c.result_type();
-  return x != nullptr && c.ok() && stretches(x->shape(), type.shape) ? Folded(x->expand(type.shape))
-                                                                     : std::nullopt;
+  return x != nullptr && c.ok() && x->expands_to(type.shape) ? Folded(x->expand(type.shape))
+                                                             : std::nullopt;
 }
 
 // Permutations

@@ -20,7 +20,7 @@ std::optional<Band> common_band(const TensorType& type, std::span<const ConstTen
     if (operand.uniform().has_value()) {
       continue;
     }
-    if (!operand.band().has_value() || operand.shape().size() > type.shape.size()) {
+    if (!operand.band().has_value()) {
       return std::nullopt;
     }
     const Band band = ordered(*operand.expand(type.shape).band());
@@ -39,6 +39,12 @@ std::optional<ConstTensor> elementwise(
     const TensorType& type,
     std::span<const ConstTensor> operands,
     const std::function<Number(std::span<const Number>)>& function) {
+  const bool fit = std::all_of(operands.begin(), operands.end(), [&](const ConstTensor& operand) {
+    return operand.expands_to(type.shape);
+  });
+  if (!fit) {
+    return std::nullopt;
+  }
   if (const std::optional<Band> band = common_band(type, operands)) {
     std::vector<Number> inside;
     std::vector<Number> outside;
@@ -55,7 +61,7 @@ std::optional<ConstTensor> elementwise(
   Shape compact(type.shape.size(), 1);
   for (const ConstTensor& operand : operands) {
     const std::optional<ConstTensor> plain = operand.dense();
-    if (!plain.has_value() || plain->shape().size() > type.shape.size()) {
+    if (!plain.has_value()) {
       return std::nullopt;
     }
     wide.push_back(plain->expand(type.shape));
@@ -221,7 +227,7 @@ std::optional<ConstTensor> gather(const TensorType& type,
   std::vector<ConstTensor> wide;
   for (std::size_t k = 0; k < indices.size(); ++k) {
     const std::optional<ConstTensor> plain = indices[k].dense();
-    if (!plain.has_value()) {
+    if (!plain.has_value() || !plain->expands_to(index_shape)) {
       return std::nullopt;
     }
     wide.push_back(plain->expand(index_shape));

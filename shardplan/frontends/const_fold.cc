@@ -35,6 +35,9 @@ Folded comparison_band(std::string_view op, const TensorType& type, ConstTensor 
   } else if (op != "ge" && op != "gt") {
     return std::nullopt;
   }
+  if (!a.expands_to(type.shape) || !b.expands_to(type.shape)) {
+    return std::nullopt;
+  }
   const std::optional<IndexLike> x = a.expand(type.shape).index_like();
   const std::optional<IndexLike> y = b.expand(type.shape).index_like();
   constexpr std::int64_t kLimit = std::int64_t{1} << 60;
@@ -52,6 +55,9 @@ Folded comparison_band(std::string_view op, const TensorType& type, ConstTensor 
 
 /// Both bands at once, when they run along the same dimensions.
 Folded intersection(const TensorType& type, const ConstTensor& a, const ConstTensor& b) {
+  if (!a.expands_to(type.shape) || !b.expands_to(type.shape)) {
+    return std::nullopt;
+  }
   const std::optional<Band> x = a.expand(type.shape).true_band();
   const std::optional<Band> y = b.expand(type.shape).true_band();
   if (!x.has_value() || !y.has_value() || x->row != y->row || x->column != y->column) {
@@ -106,7 +112,7 @@ std::optional<ConstTensor> fold_logical(std::string_view op,
   const bool conjunction = op == "logical_and";
   for (const auto& [x, other] : {std::pair(a, b), std::pair(b, a)}) {
     const std::optional<Number> value = x.uniform();
-    if (value.has_value()) {
+    if (value.has_value() && x.expands_to(type.shape) && other.expands_to(type.shape)) {
       const bool neutral = (value->as_double() != 0) == conjunction;
       return neutral ? other.expand(type.shape) : x.expand(type.shape);
     }

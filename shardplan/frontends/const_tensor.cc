@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shardplan/frontends/index_space.h"
+#include "shardplan/support/result.h"
 
 namespace shardplan::frontends {
 
@@ -239,7 +240,16 @@ ConstTensor ConstTensor::permute(std::span<const std::int64_t> permutation) cons
   return out;
 }
 
+bool ConstTensor::expands_to(const Shape& shape) const {
+  const Shape& own = type_.shape;
+  return own.size() <= shape.size() &&
+         std::equal(own.rbegin(), own.rend(), shape.rbegin(), [](std::int64_t a, std::int64_t b) {
+           return a == 1 || a == b;
+         });
+}
+
 ConstTensor ConstTensor::expand(const Shape& shape) const {
+  SHARDPLAN_CHECK(expands_to(shape)) << "a constant cannot be expanded to a shape";
   ConstTensor out = *this;
   const std::size_t added = shape.size() - type_.shape.size();
   out.type_.shape = shape;

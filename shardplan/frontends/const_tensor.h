@@ -74,7 +74,10 @@ class ConstTensor {
   // Views. Preconditions: the arguments fit the shape.
   [[nodiscard]] ConstTensor permute(std::span<const std::int64_t> permutation) const;
   /// Aligned at the right; sizes 1 and missing dimensions are stretched.
+  /// Precondition: expands_to(shape).
   [[nodiscard]] ConstTensor expand(const ir::Shape& shape) const;
+  /// Whether each dimension, aligned at the right, has size 1 or that of `shape`.
+  [[nodiscard]] bool expands_to(const ir::Shape& shape) const;
   [[nodiscard]] std::optional<ConstTensor> reshape(const ir::Shape& shape) const;
   [[nodiscard]] std::optional<ConstTensor> slice(std::size_t dim,
                                                  std::int64_t start,

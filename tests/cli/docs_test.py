@@ -17,6 +17,7 @@ def documents():
 class DocumentsTest(CommandLineTest):
     def test_commands(self):
         runtime = has_runtime()
+        (self.folder / "tests").symlink_to(ROOT / "tests")  # for the models that documents name
         count = 0
         for document in documents():
             for line in COMMAND.findall(document.read_text()):
