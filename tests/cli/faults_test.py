@@ -15,7 +15,7 @@ import sys
 import time
 import unittest
 
-from program import MLP, PROGRAM, CommandLineTest, has_runtime
+from program import ROOT, MLP, PROGRAM, CommandLineTest, has_runtime
 
 FAULTS = int(os.environ.get("SHARDPLAN_FAULTS", "20"))
 SEED = int(os.environ.get("SHARDPLAN_FUZZ_SEED", "0"))
@@ -36,6 +36,11 @@ def is_there(process):
         return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+# The tests of the command line run in any Python; torchrun needs the one with torch.
+VENV = ROOT / ".venv" / "bin" / "python"
+PYTHON = str(VENV) if VENV.exists() else sys.executable
 
 
 @unittest.skipUnless(has_runtime(), "this build has no runtime")
@@ -160,7 +165,7 @@ class FaultsTest(CommandLineTest):
         self.make_plan()
         run = subprocess.Popen(
             [
-                *[sys.executable, "-m", "torch.distributed.run", "--standalone"],
+                *[PYTHON, "-m", "torch.distributed.run", "--standalone"],
                 *["--nproc-per-node=2", "--no-python"],
                 *[PROGRAM, "run", "plan.json", "--steps", "1000000"],
             ],
