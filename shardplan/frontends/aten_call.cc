@@ -108,10 +108,11 @@ void AtenCall::call_by_name() {
   std::vector<std::optional<ir::TensorType>> results;
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < result_count(); ++i) {
-    results.emplace_back();
     if (has_elements(i)) {
-      results.back() = result_type(i);
+      results.emplace_back(result_type(i));
       kept.push_back(i);
+    } else {
+      results.emplace_back();
     }
   }
   if (kept.empty()) {

@@ -39,6 +39,7 @@ std::vector<WholeCall> whole_calls(const plan::Plan& plan, const ir::Graph& step
                     ops::get(op.name), types.inputs, types.results, ops::flops(step, id), bytes));
   }
   std::vector<WholeCall> out;
+  out.reserve(by_target.size());
   for (auto& [target, call] : by_target) {
     out.push_back(std::move(call));
   }
