@@ -180,8 +180,8 @@ ChannelFactors channel_factors(const KernelCall& call) {
   if (call.attributes.flag_or("weight", false)) {
     a = a.mul(call.input(5));
   }
-  at::Tensor b = sums[2].div(sums[0]).mul_(rstd).mul_(a).neg_();
-  at::Tensor c = sums[1].div(sums[0]).mul_(a).neg_().addcmul_(b, mean, -1);
+  const at::Tensor b = sums[2].div(sums[0]).mul_(rstd).mul_(a).neg_();
+  const at::Tensor c = sums[1].div(sums[0]).mul_(a).neg_().addcmul_(b, mean, -1);
   std::vector<std::int64_t> aligned(static_cast<std::size_t>(call.input(1).dim() - 1), 1);
   aligned[0] = mean.size(0);
   return {a.view(aligned), b.view(aligned), c.view(aligned)};

@@ -58,8 +58,9 @@ class Call {
             stack.back().isTensor()) {
           stack.back() = stack.back().toTensor().clone();  // it must not change for others
         }
-      } else if (parameter.default_value().has_value()) {
-        stack.push_back(*parameter.default_value());
+      } else if (const std::optional<c10::IValue>& fallback = parameter.default_value();
+                 fallback.has_value()) {
+        stack.push_back(*fallback);
       } else if (parameter.type()->kind() == c10::TypeKind::OptionalType) {
         stack.emplace_back();
       } else {
@@ -133,7 +134,9 @@ class Call {
     return tensor;
   }
 
-  c10::IValue value(const CallValue& given, const c10::Type& type, const Tensors& operands) const {
+  [[nodiscard]] c10::IValue value(const CallValue& given,
+                                  const c10::Type& type,
+                                  const Tensors& operands) const {
     if (const auto* const optional = type.castRaw<c10::OptionalType>()) {
       return given.kind == CallValue::Kind::kNone
                  ? c10::IValue()
@@ -173,16 +176,18 @@ class Call {
     return list(given, type, operands);
   }
 
-  c10::IValue list(const CallValue& given, const c10::Type& type, const Tensors& operands) const {
+  [[nodiscard]] c10::IValue list(const CallValue& given,
+                                 const c10::Type& type,
+                                 const Tensors& operands) const {
     const auto* const list_type = type.castRaw<c10::ListType>();
     if (list_type == nullptr) {
       fail("an argument of " + target_ + " is a list where none is expected");
     }
-    c10::impl::GenericList out(list_type->getElementType());
+    const c10::impl::GenericList out(list_type->getElementType());
     for (const CallValue& entry : given.list) {
       out.push_back(value(entry, *list_type->getElementType(), operands));
     }
-    return c10::IValue(std::move(out));
+    return out;
   }
 
   std::string target_;
@@ -244,7 +249,7 @@ Tensors call_backward(const KernelCall& call) {
   }
   Tensors leaves;
   for (const std::int64_t n : needed) {
-    at::Tensor& operand = operands[static_cast<std::size_t>(n)];
+    const at::Tensor& operand = operands[static_cast<std::size_t>(n)];
     operand.requires_grad_(true);
     leaves.push_back(operand);
   }

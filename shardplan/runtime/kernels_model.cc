@@ -159,7 +159,7 @@ Tensors embedding_backward(const KernelCall& call) {
   if (rows == nullptr || rows->whole()) {
     return {to_result(call, 0, at::embedding_dense_backward(g, ids, local_rows, padding, false))};
   }
-  LocalIds local = localize(ids, *rows);
+  const LocalIds local = localize(ids, *rows);
   local.inside.logical_and_(ids.ne(padding));
   local.ids.masked_fill_(local.inside.logical_not(), kSkip);
   return {to_result(call, 0, at::embedding_dense_backward(g, local.ids, local_rows, kSkip, false))};

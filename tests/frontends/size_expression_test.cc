@@ -10,10 +10,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-const SymbolValues kValues{{"s23", 4}, {"s24", 7}, {"ids.1", 7}, {"n", 3}};
+const SymbolValues values{{"s23", 4}, {"s24", 7}, {"ids.1", 7}, {"n", 3}};
 
 std::optional<std::int64_t> value(std::string_view text) {
-  return whole_size(text, kValues);
+  return whole_size(text, values);
 }
 
 TEST(SizeExpression, ReadsConstructors) {

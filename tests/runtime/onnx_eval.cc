@@ -65,6 +65,7 @@ void run(const ir::Graph& graph, std::vector<at::Tensor>& values) {
   const c10::NoGradGuard no_gradients;
   for (const ir::Op& op : graph.ops()) {
     std::vector<ir::TensorType> types;
+    types.reserve(op.outputs.size());
     for (const ir::ValueId output : op.outputs) {
       types.push_back(graph.type(output));
     }

@@ -327,7 +327,7 @@ Attributes pooling(std::size_t rank, bool backward) {
 
 void add_space(std::vector<Sample>& out) {
   const std::int64_t one = 1;
-  for (const std::size_t rank : {1, 2, 3}) {
+  for (const std::size_t rank : {1U, 2U, 3U}) {
     ir::Shape x(rank + 2, 5);
     ir::Shape y(rank + 2, 3);
     x[0] = y[0] = 4;

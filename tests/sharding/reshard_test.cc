@@ -96,6 +96,7 @@ struct Difference {
 
 std::vector<std::int64_t> sizes_of(const std::vector<int>& axes, const DeviceMesh& mesh) {
   std::vector<std::int64_t> sizes;
+  sizes.reserve(axes.size());
   for (const int axis : axes) {
     sizes.push_back(mesh.axes[static_cast<std::size_t>(axis)].size);
   }
