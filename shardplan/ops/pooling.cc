@@ -66,11 +66,11 @@ Windows windows_of(const ir::Attributes& attributes) {
 std::int64_t window_count(const Windows& windows, std::size_t d, std::int64_t size) {
   const std::int64_t stride = windows.stride[d];
   const std::int64_t reach = windows.dilation[d] * (windows.kernel[d] - 1) + 1;
-  const std::int64_t room = size + 2 * windows.padding[d] - reach;
+  const std::int64_t room = size + 2 * windows.padding[d] - reach + (windows.ceil ? stride - 1 : 0);
   if (room < 0) {
     return 0;
   }
-  std::int64_t count = (room + (windows.ceil ? stride - 1 : 0)) / stride + 1;
+  std::int64_t count = room / stride + 1;
   if (windows.ceil && (count - 1) * stride >= size + windows.padding[d]) {
     --count;
   }

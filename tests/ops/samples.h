@@ -317,6 +317,14 @@ inline void add_space(std::vector<Sample>& out) {
   ir::Attributes means = windows;
   means.set("count_padding", true);
   out.push_back({"avg_pool", {f32({2, 4, 9, 8})}, means});
+  // A window that is larger than what it sees.
+  out.push_back({"avg_pool",
+                 {f32({2, 4, 1, 1})},
+                 {{"kernel", ir::IntList{5, 5}},
+                  {"stride", ir::IntList{5, 5}},
+                  {"padding", ir::IntList{0, 0}},
+                  {"ceil", true},
+                  {"count_padding", true}}});
   means.set("divisor", std::int64_t{3});
   means.set("size", ir::IntList{9, 8});
   out.push_back({"avg_pool_backward", {f32({2, 4, 5, 4})}, means});
