@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 
 #include "shardplan/frontends/aten.h"
+#include "shardplan/frontends/composites.h"
 
 namespace shardplan::frontends {
 
 namespace {
 
-using ir::Shape;
 using ir::ValueId;
 
 ValueId einsum(AtenCall& c, ValueId a, ValueId b, std::string equation) {
@@ -69,51 +68,16 @@ void map_mm(AtenCall& c) {
   c.result(einsum(c, a, b, c.ours() == "bmm" ? "bmk,bkn->bmn" : "bk,kn->bn"));
 }
 
-/// torch.matmul: the batch dimensions must be equal, or one operand a matrix or vector.
+/// torch.matmul: a matrix on the right is a linear layer's, anything else a product in general.
 void map_matmul(AtenCall& c) {
   const ValueId a = c.tensor("self");
   const ValueId b = c.tensor("other");
-  const Shape x = c.builder().type(a).shape;
-  const Shape y = c.builder().type(b).shape;
-  if (!c.ok()) {
-    return;
-  }
-  if (x.size() == 1 && y.size() == 1) {
-    c.result(einsum(c, a, b, "k,k->"));
-    return;
-  }
-  if (y.size() == 1) {
-    const std::optional<std::string> leading = leading_letters(x.size() - 1);
-    c.result(einsum(c, a, b, fmt::format("{}k,k->{}", leading.value_or(""), leading.value_or(""))));
-    return;
-  }
-  if (y.size() == 2) {
-    c.result(product(c, a, b, "kn"));
-    return;
-  }
-  const bool same_batch = x.size() == y.size() && std::equal(x.begin(), x.end() - 2, y.begin());
-  const std::optional<std::string> batch = leading_letters(y.size() - 2);
-  if (!same_batch || !batch.has_value()) {
-    c.unsupported(fmt::format("is not supported on {} and {}: the batch dimensions differ",
-                              to_string(c.builder().type(a)),
-                              to_string(c.builder().type(b))));
-    return;
-  }
-  c.result(einsum(c, a, b, fmt::format("{0}mk,{0}kn->{0}mn", *batch)));
+  const bool linear = c.builder().type(a).shape.size() > 1 && c.builder().type(b).shape.size() == 2;
+  c.result(linear && c.ok() ? product(c, a, b, "kn") : matmul(c.builder(), a, b));
 }
 
-/// torch.einsum of two operands, when ours can say it.
 void map_einsum(AtenCall& c) {
-  std::string equation = c.text("equation", "");
-  std::erase(equation, ' ');
-  const std::vector<ValueId> operands = c.tensors("tensors");
-  if (operands.size() != 2 || equation.find("->") == std::string::npos ||
-      equation.find('.') != std::string::npos) {
-    c.unsupported(
-        fmt::format("\"{}\" is supported for two operands with \"->\" and no \"...\"", equation));
-    return;
-  }
-  c.result(einsum(c, operands[0], operands[1], equation));
+  c.result(frontends::einsum(c.builder(), c.text("equation", ""), c.tensors("tensors")));
 }
 
 /// Rows sorted by expert, matrices [experts, k, m], and where the rows of each expert end.
