@@ -6,19 +6,15 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "sharded_op.h"
 #include "shardplan/ops/op.h"
-#include "shardplan/runtime/collectives.h"
-#include "shardplan/runtime/kernel.h"
-#include "shardplan/sharding/strategy.h"
 
 namespace shardplan::runtime {
 namespace {
@@ -27,25 +23,8 @@ using cluster::DeviceMesh;
 using ir::Attributes;
 using ir::IntList;
 using ops::Types;
-using sharding::ShardingSpec;
 using sharding::Strategy;
 using Tensors = std::vector<at::Tensor>;
-
-struct Sample {
-  std::string op;
-  Types inputs;
-  Attributes attributes{};
-};
-
-ir::TensorType f64(ir::Shape shape) {
-  return {ir::DType::kFloat64, std::move(shape)};
-}
-ir::TensorType i64(ir::Shape shape) {
-  return {ir::DType::kInt64, std::move(shape)};
-}
-ir::TensorType boolean(ir::Shape shape) {
-  return {ir::DType::kBool, std::move(shape)};
-}
 
 constexpr std::int64_t kRows = 12;  ///< of tables and classes; ids are below
 
@@ -56,6 +35,33 @@ at::Tensor content(const ir::TensorType& type) {
   const at::Tensor uniform =
       at::rand(type.shape, at::TensorOptions(at::kDouble)).mul(0.8).add(0.15);
   return type.dtype == ir::DType::kBool ? uniform.gt(0.4) : uniform;
+}
+
+struct Sample {
+  std::string op;
+  Types inputs;
+  Attributes attributes{};
+
+  [[nodiscard]] Tensors contents() const {
+    Tensors out;
+    for (const ir::TensorType& type : inputs) {
+      out.push_back(content(type));
+    }
+    if (op.starts_with("grouped_")) {
+      out[2] = std::get<0>(out[2].sort());  // ends of runs: some are empty
+    }
+    return out;
+  }
+};
+
+ir::TensorType f64(ir::Shape shape) {
+  return {ir::DType::kFloat64, std::move(shape)};
+}
+ir::TensorType i64(ir::Shape shape) {
+  return {ir::DType::kInt64, std::move(shape)};
+}
+ir::TensorType boolean(ir::Shape shape) {
+  return {ir::DType::kBool, std::move(shape)};
 }
 
 // ---- samples: one or more of every op ----
@@ -532,163 +538,17 @@ std::vector<Sample> samples() {
   return out;
 }
 
-// ---- one op in one layout ----
-
-ShardingSpec without_partial(ShardingSpec spec) {
-  for (const int axis : spec.partial_axes()) {
-    spec.replicate(axis);
-  }
-  return spec;
-}
-
-/// This rank's part; where the layout is partial, parts that add up: random ones, and on the first
-/// member of each group what is missing.
-std::vector<at::Tensor> parts_of(const at::Tensor& full,
-                                 const ShardingSpec& spec,
-                                 const DeviceMesh& mesh) {
-  const std::vector<int> partial = spec.partial_axes();
-  std::int64_t count = 1;
-  for (const int axis : partial) {
-    count *= mesh.axes[static_cast<std::size_t>(axis)].size;
-  }
-  Tensors summands{full.clone()};
-  for (std::int64_t i = 1; i < count; ++i) {
-    summands.push_back(at::randn(full.sizes(), full.options()));
-    summands[0].sub_(summands.back());
-  }
-  Tensors parts;
-  for (std::int64_t rank = 0; rank < mesh.size(); ++rank) {
-    const auto number = static_cast<std::size_t>(part_number(mesh, rank, partial));
-    parts.push_back(shard_of(summands[number], without_partial(spec), mesh, rank));
-  }
-  return parts;
-}
-
-class ShardedRun {
- public:
-  ShardedRun(const Sample& sample, Types results, const DeviceMesh& mesh)
-      : sample_(sample), results_(std::move(results)), mesh_(mesh) {
-    for (const ir::TensorType& type : sample.inputs) {
-      inputs_.push_back(content(type));
-    }
-    if (sample.op.starts_with("grouped_")) {
-      inputs_[2] = std::get<0>(inputs_[2].sort());  // ends of runs: some are empty
-    }
-    map_ = ops::get(sample.op).axes(ops::OpView{sample.inputs, results_, sample.attributes});
-    expected_ = find_kernel(sample_.op)(
-        KernelCall{clones(inputs_), sample_.attributes, results_, {}, RandomState{}});
-  }
-
-  [[nodiscard]] const ops::AxisMap& map() const { return map_; }
-
-  void expect_equal_to_the_whole(const Strategy& strategy) {
-    const sharding::OpLayouts layouts =
-        sharding::layouts(map_, strategy, mesh_).value_or(sharding::OpLayouts{});
-    ASSERT_EQ(layouts.results.size(), results_.size());
-    std::vector<Tensors> parts;
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      parts.push_back(parts_of(inputs_[i], layouts.inputs[i], mesh_));
-    }
-    std::vector<Tensors> found;
-    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-      Tensors operands;
-      for (const Tensors& input : parts) {
-        operands.push_back(input[static_cast<std::size_t>(rank)]);
-      }
-      Types local = results_;
-      bool nothing = std::any_of(
-          operands.begin(), operands.end(), [](const at::Tensor& t) { return t.numel() == 0; });
-      for (std::size_t r = 0; r < local.size(); ++r) {
-        local[r].shape = sharding::part_shape(layouts.results[r], local[r].shape, mesh_, rank);
-        nothing = nothing || local[r].numel() == 0;
-      }
-      const KernelCall call{
-          operands, sample_.attributes, local, positions(strategy, rank), RandomState{}};
-      found.push_back(nothing ? results_of_nothing(sample_.op, call, layouts.results)
-                              : find_kernel(sample_.op)(call));
-    }
-    for (std::size_t r = 0; r < results_.size(); ++r) {
-      compare(found, r, layouts.results[r]);
-    }
-  }
-
- private:
-  static Tensors clones(const Tensors& tensors) {
-    Tensors out;
-    for (const at::Tensor& tensor : tensors) {
-      out.push_back(tensor.clone());
-    }
-    return out;
-  }
-
-  [[nodiscard]] std::vector<GlobalAxis> positions(const Strategy& strategy,
-                                                  std::int64_t rank) const {
-    std::vector<GlobalAxis> out;
-    for (std::size_t a = 0; a < map_.axes.size(); ++a) {
-      if (!map_.axes[a].positional) {
-        continue;
-      }
-      std::vector<int> mesh_axes;
-      for (int m = 0; m < static_cast<int>(mesh_.axes.size()); ++m) {
-        if (strategy.at(m) == static_cast<int>(a)) {
-          mesh_axes.push_back(m);
-        }
-      }
-      const sharding::Range part = sharding::part(map_.axes[a].size, mesh_axes, mesh_, rank);
-      GlobalAxis axis{map_.axes[a].name, -1, part.start, part.size, map_.axes[a].size};
-      for (std::size_t d = 0; d < map_.results[0].size(); ++d) {
-        if (map_.results[0][d] == std::vector<int>{static_cast<int>(a)}) {
-          axis.result_dim = static_cast<int>(d);
-        }
-      }
-      out.push_back(std::move(axis));
-    }
-    return out;
-  }
-
-  /// Adds (or takes the maximum of) the parts of each group and compares with the whole.
-  void compare(const std::vector<Tensors>& found, std::size_t r, const ShardingSpec& spec) const {
-    const std::vector<int> partial = spec.partial_axes();
-    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-      at::Tensor joined;
-      for (const std::int64_t member : mesh_.group(rank, partial)) {
-        const at::Tensor& part = found[static_cast<std::size_t>(member)][r];
-        if (!joined.defined()) {
-          joined = part.clone();
-        } else if (spec.reduction(partial.front()) == sharding::Reduction::kMax) {
-          joined = joined.maximum(part);
-        } else {
-          joined.add_(part);
-        }
-      }
-      const at::Tensor want = shard_of(expected_[r], without_partial(spec), mesh_, rank);
-      ASSERT_EQ(joined.sizes(), want.sizes()) << "result " << r;
-      if (want.numel() == 0) {
-        continue;
-      }
-      const double difference =
-          joined.to(at::kDouble).sub(want.to(at::kDouble)).abs().max().item<double>();
-      ASSERT_LT(difference, 1e-10) << "result " << r << " on rank " << rank;
-    }
-  }
-
-  const Sample& sample_;
-  Types results_;
-  const DeviceMesh& mesh_;
-  Tensors inputs_;
-  ops::AxisMap map_;
-  Tensors expected_;
-};
+// ---- all layouts ----
 
 void check_all_layouts(const DeviceMesh& mesh) {
   for (const Sample& sample : samples()) {
     const Result<Types> results = ops::get(sample.op).infer(sample.inputs, sample.attributes);
     ASSERT_TRUE(results.has_value()) << sample.op << ": " << results.error().text();
-    ShardedRun run(sample, *results, mesh);
+    const OpInstance op{sample.op, sample.inputs, *results, sample.attributes};
+    ShardedOp run(op, sample.contents(), mesh);
     SCOPED_TRACE(sample.op + " " + ops::to_string(run.map()));
     for (const Strategy& strategy : sharding::enumerate_strategies(run.map(), mesh)) {
-      SCOPED_TRACE(sharding::to_string(strategy, run.map(), mesh));
-      run.expect_equal_to_the_whole(strategy);
+      EXPECT_EQ(run.difference(strategy), "") << sharding::to_string(strategy, run.map(), mesh);
     }
   }
 }
