@@ -14,8 +14,8 @@ namespace shardplan::lower {
 enum class Work : std::uint8_t {
   kForward,
   kBackward,        ///< of inputs and weights together
-  kBackwardInput,   ///< zero-bubble schedules: what the stage before waits for ("B"),
-  kBackwardWeight,  ///< and the rest ("W"), of the same microbatch, later
+  kBackwardInput,   ///< zero-bubble schedules: what the stage before waits for (their "B"),
+  kBackwardWeight,  ///< and the rest (their "W"), of the same microbatch, later
   kUpdate,          ///< of the weights of `stage`; `microbatch` is the last one that it contains
 };
 
@@ -23,6 +23,10 @@ struct Task {
   Work work = Work::kForward;
   int stage = 0;  ///< 0 .. Schedule::stages − 1, in the order of the forward pass
   std::int64_t microbatch = 0;
+  /// Updates of this stage since the schedule began that the weights contain which a pass computes
+  /// with: 0 throughout in synchronous schedules, the same for all passes of one stage over one
+  /// microbatch in all. Updates: how many came before.
+  std::int64_t weight_version = 0;
   bool operator==(const Task&) const = default;
 };
 
@@ -44,14 +48,41 @@ struct Schedule {
   /// Weights of one stage that must be kept at once: 1, 2 (2BW), or devices − stage (PipeDream).
   std::vector<int> weight_versions{};  ///< by stage
   bool synchronous = true;  ///< every microbatch sees the weights of the last batch's update
+  /// Microbatches from one update of a stage to the next: all of them in synchronous schedules.
+  std::int64_t update_every = 1;
+  /// Adjacent forward passes of one stage that may be computed as one over as many microbatches
+  /// (Chimera's doubling: 2).
+  int forward_group = 1;
+  /// The fewest messages that must have room to wait between two stages, in each direction, so that
+  /// senders that stop when there is none never stop for good: 1, except where the table in
+  /// schedule.cc says more.
+  std::int64_t channel_capacity = 1;
+};
+
+/// How many forward passes DAPPLE's stage i of S does before its first backward pass.
+enum class WarmUp : std::uint8_t {
+  kShort,  ///< policy A: S − i
+  kLong,   ///< policy B: 2(S − i) − 1, where transfers take as long as passes
+};
+
+/// What Chimera does with more microbatches than devices.
+enum class ChimeraScaling : std::uint8_t {
+  kConcatenation,    ///< one unit of as many microbatches as devices after the other
+  kForwardDoubling,  ///< forward passes over two microbatches at once, backward passes over one
+  kBackwardHalving,  ///< forward passes over one, backward passes over its halves: the schedule has
+                     ///< twice the microbatches that were asked for, of half their size
 };
 
 /// What a schedule may be asked for.
 struct ScheduleShape {
   int devices = 1;
-  std::int64_t microbatches = 1;
+  std::int64_t microbatches = 1;  ///< of one batch; "pipedream": batches, each of one microbatch
   int chunks = 1;     ///< stages a device (interleaved, breadth-first); others: their own number
   int pipelines = 2;  ///< Chimera: 2f
+  ChimeraScaling scaling = ChimeraScaling::kConcatenation;
+  WarmUp warm_up = WarmUp::kShort;  ///< DAPPLE
+  std::int64_t max_in_flight = 0;   ///< DAPPLE's D: microbatches that fit the memory; 0: all
+  std::int64_t batches = 2;         ///< 2BW: how many follow each other without a flush
 };
 
 struct ScheduleInfo {
@@ -64,16 +95,24 @@ struct ScheduleInfo {
   Result<Schedule> (*make)(const ScheduleShape& shape);
 };
 
+/// "F(2, 5)": stage 2, microbatch 5; B, I, W as above, U for updates.
+[[nodiscard]] std::string task_text(const Task& task);
+
 /// All schedules, in the order of the table in schedule.cc.
 [[nodiscard]] const std::vector<ScheduleInfo>& schedules();
 /// By name, with a suggestion for an unknown one.
 [[nodiscard]] Result<const ScheduleInfo*> find_schedule(std::string_view name);
 
-/// Every pass of every stage over every microbatch exactly once on its device, an update of every
-/// stage after its last backward pass, no deadlock with `channel_capacity` messages that wait
-/// between two stages (a sender of one more stops until one is taken), and never more weight
-/// versions than promised. The error names the device and the task. O(tasks).
-[[nodiscard]] Status check(const Schedule& schedule, int channel_capacity = 1);
+/// Every pass of every stage over every microbatch exactly once on its device, after the passes
+/// that it needs; an update of every stage on each of its devices after the backward passes that it
+/// contains; messages taken in the order in which they were sent; no deadlock with room for
+/// `channel_capacity` messages that wait between two stages (a sender of one more stops until one
+/// is taken; an update of a stage that several pipelines have is met by all of its devices at
+/// once); and never more weight versions than promised. The error names the device and the task.
+/// O(tasks).
+[[nodiscard]] Status check(const Schedule& schedule, std::int64_t channel_capacity);
+/// With the schedule's own capacity.
+[[nodiscard]] Status check(const Schedule& schedule);
 
 /// The most microbatches that each device holds between a forward pass and the end of its (last)
 /// backward pass, counted in passes of one stage (of a device with several stages: all of them).
