@@ -1,0 +1,233 @@
+// Both methods see the model as a chain of layer times: `chain` makes one of the graph, in the
+// topological order by a queue of ready layers. Read block_partition() for torchgpipe's heuristic
+// and least_largest_block() for the optimum.
+//
+// torchgpipe normalises the times to [0, 1] and moves single layers towards the smallest block
+// until no block exceeds the smallest by more than the largest layer (1 after normalising): the
+// theorem behind it promises that, and no more. Deviation: a move across an empty block takes the
+// layer from the next block that has one (the published code would make a block of negative size).
+#include "shardplan/planners/pipeline/block_partition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "shardplan/problem/published_objectives.h"
+
+namespace shardplan::planners {
+namespace {
+
+using problem::LayerGraph;
+
+struct Chain {
+  std::vector<int> layers{};
+  std::vector<double> times{};
+};
+
+Result<Chain> chain(const LayerRequest& request, std::string_view method) {
+  const LayerGraph& graph = request.graph;
+  const auto devices = static_cast<std::size_t>(request.machines.devices);
+  if (devices > graph.layers.size()) {
+    return unsupported(
+        fmt::format("{} makes a stage for every device, and {} layers are not enough "
+                    "for {} devices",
+                    method,
+                    graph.layers.size(),
+                    devices),
+        "--devices");
+  }
+  Chain all{problem::topological_order(graph), {}};
+  for (const int v : all.layers) {
+    const problem::Layer& layer = graph.layers[static_cast<std::size_t>(v)];
+    if (layer.placement && layer.placement->backward) {
+      return unsupported(fmt::format("{} wants layers with forward and backward time; {} is a part "
+                                     "of the backward pass by itself",
+                                     method,
+                                     problem::describe(layer)),
+                         graph.name);
+    }
+    all.times.push_back(layer.choices.front().time);
+  }
+  return all;
+}
+
+/// Ends of the blocks, rising; the last is the length of the chain.
+using Ends = std::vector<std::size_t>;
+
+/// Blocks of a chain, with the sums of their normalised times.
+class Blocks {
+ public:
+  Blocks(const std::vector<double>& times, std::size_t count) : times_(times) {
+    const auto [low, high] = std::minmax_element(times.begin(), times.end());
+    const double least = *low;
+    const double range = *high - least;
+    for (double& time : times_) {
+      time = range > 0 ? (time - least) / range : 0;
+    }
+    for (std::size_t b = 0; b < count; ++b) {
+      ends_.push_back(b + 1 == count ? times.size() : times.size() / count * (b + 1));
+    }
+    for (std::size_t b = 0; b < count; ++b) {
+      sums_.push_back(sum(b));
+    }
+  }
+
+  /// The largest block; of equal ones the last.
+  [[nodiscard]] std::size_t largest() const {
+    std::size_t best = 0;
+    for (std::size_t b = 1; b < sums_.size(); ++b) {
+      best = sums_[b] >= sums_[best] ? b : best;
+    }
+    return best;
+  }
+  /// The smallest block; of equal ones the first.
+  [[nodiscard]] std::size_t smallest() const {
+    return static_cast<std::size_t>(std::min_element(sums_.begin(), sums_.end()) - sums_.begin());
+  }
+  [[nodiscard]] double operator[](std::size_t block) const { return sums_[block]; }
+  [[nodiscard]] const Ends& ends() const { return ends_; }
+
+  /// Gives block `to` the layer that is next to it on the side of block `from`; returns its giver.
+  std::size_t move_towards(std::size_t to, std::size_t from) {
+    std::size_t giver = to;
+    while (giver == to || ends_[giver] == begin(giver)) {
+      from < to ? --giver : ++giver;
+    }
+    for (std::size_t b = std::min(giver, to); b < std::max(giver, to); ++b) {
+      from < to ? --ends_[b] : ++ends_[b];
+    }
+    sums_[giver] = sum(giver);
+    sums_[to] = sum(to);
+    return giver;
+  }
+
+ private:
+  [[nodiscard]] std::size_t begin(std::size_t block) const {
+    return block == 0 ? 0 : ends_[block - 1];
+  }
+  [[nodiscard]] double sum(std::size_t block) const {
+    return std::accumulate(times_.begin() + static_cast<std::ptrdiff_t>(begin(block)),
+                           times_.begin() + static_cast<std::ptrdiff_t>(ends_[block]),
+                           0.0);
+  }
+
+  std::vector<double> times_;
+  Ends ends_;
+  std::vector<double> sums_;
+};
+
+Ends block_partition(const std::vector<double>& times, std::size_t count) {
+  Blocks blocks(times, count);
+  std::size_t p = blocks.largest();
+  while (true) {
+    const std::size_t q = blocks.smallest();
+    if (blocks[p] <= blocks[q] + 1) {
+      return blocks.ends();
+    }
+    if (blocks.move_towards(q, p) == p) {
+      p = blocks.largest();
+    }
+  }
+}
+
+/// best[b][i] = least possible largest block when the first i layers are in b blocks. The last
+/// block shrinks as it begins later while the rest grows: their crossing is found by bisection.
+Ends least_largest_block(const std::vector<double>& times, std::size_t count) {
+  const std::size_t n = times.size();
+  std::vector<double> prefix(n + 1, 0);
+  std::partial_sum(times.begin(), times.end(), prefix.begin() + 1);
+  std::vector<double> best(prefix);  // of b blocks
+  std::vector<std::vector<std::size_t>> last(count, std::vector<std::size_t>(n + 1, 0));
+  for (std::size_t b = 1; b < count; ++b) {
+    std::vector<double> next(n + 1, 0);
+    for (std::size_t i = b + 1; i <= n; ++i) {
+      std::size_t low = b;
+      std::size_t high = i - 1;
+      while (low < high) {
+        const std::size_t middle = (low + high) / 2;
+        if (best[middle] >= prefix[i] - prefix[middle]) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      const auto value = [&](std::size_t j) { return std::max(best[j], prefix[i] - prefix[j]); };
+      last[b][i] = low > b && value(low - 1) <= value(low) ? low - 1 : low;
+      next[i] = value(last[b][i]);
+    }
+    best = std::move(next);
+  }
+  Ends ends(count, n);
+  for (std::size_t b = count; b-- > 1;) {
+    ends[b - 1] = last[b][ends[b]];
+  }
+  return ends;
+}
+
+LayerPlanResult result_of(const Chain& chain, const Ends& ends) {
+  LayerPlanResult result;
+  result.objective = 0;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    problem::LayerStage& stage = result.best.stages.emplace_back();
+    for (std::size_t i = begin; i < end; ++i) {
+      stage.layers.push_back(chain.layers[i]);
+      stage.time += chain.times[i];
+    }
+    result.objective = std::max(result.objective, stage.time);
+    begin = end;
+  }
+  result.best.schedule = "gpipe";
+  return result;
+}
+
+Result<LayerPlanResult> solve_torchgpipe(const LayerRequest& request) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const Chain all, chain(request, "torchgpipe"));
+  const auto count = static_cast<std::size_t>(request.machines.devices);
+  LayerPlanResult result = result_of(all, block_partition(all.times, count));
+  result.status = SearchStatus::kFeasible;
+  return result;
+}
+
+Result<LayerPlanResult> solve_gpipe(const LayerRequest& request) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const Chain all, chain(request, "gpipe"));
+  const auto count = static_cast<std::size_t>(request.machines.devices);
+  LayerPlanResult result = result_of(all, least_largest_block(all.times, count));
+  result.status = SearchStatus::kOptimal;
+  result.lower_bound = result.objective;
+  return result;
+}
+
+constexpr std::string_view kCannot =
+    "memory, transfers, data and tensor parallelism; branches (the graph becomes a chain)";
+
+}  // namespace
+
+LayerPlannerInfo torchgpipe_planner() {
+  return {"torchgpipe",
+          "Kim et al., torchgpipe: On-the-fly Pipeline Parallelism for Training Giant Models",
+          2020,
+          "blocks of a chain, balanced by moving single layers",
+          kCannot,
+          "in the largest stage",
+          {},
+          &solve_torchgpipe,
+          &problem::largest_block_objective};
+}
+
+LayerPlannerInfo gpipe_planner() {
+  return {"gpipe",
+          "Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline "
+          "Parallelism",
+          2019,
+          "blocks of a chain with the least largest time, exactly",
+          kCannot,
+          "in the largest stage",
+          {},
+          &solve_gpipe,
+          &problem::largest_block_objective};
+}
+
+}  // namespace shardplan::planners

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "shardplan/problem/layer_graph.h"
+#include "shardplan/problem/layer_plan.h"
+#include "shardplan/support/result.h"
+
+/// What publications minimise, computed anew from a plan by the formulas of the papers: shares no
+/// code with the planners. Each checks that the plan is one that the publication allows (every
+/// layer in one stage, its order, devices, memory) and returns an Error that names what is broken.
+/// In the graph's unit of time. Linear time in the graph for each stage.
+namespace shardplan::problem {
+
+/// The options that a plan was asked with; empty = the defaults.
+using PublishedOptions = std::map<std::string, std::string>;
+
+/// GPipe and torchgpipe: the largest sum of layer times of a stage, in a chain that is a
+/// topological order of the graph. One device a stage; no transfers, no memory.
+[[nodiscard]] Result<double> largest_block_objective(const LayerGraph& graph,
+                                                     const LayerMachines& machines,
+                                                     const LayerPlan& plan,
+                                                     const PublishedOptions& options);
+
+/// Piper (Tarnawski, Narayanan, Phanishayee, 2021): the largest time a microbatch of a stage in the
+/// steady state of an asynchronous pipeline, data-parallel synchronisation and transfers included.
+[[nodiscard]] Result<double> piper_objective(const LayerGraph& graph,
+                                             const LayerMachines& machines,
+                                             const LayerPlan& plan,
+                                             const PublishedOptions& options);
+
+/// DNN-partitioning (Tarnawski et al., 2020), throughput: the largest load of a device, its layers'
+/// times and its transfers. With the option contiguous = "yes" (the default) what a device holds of
+/// the forward pass must be contiguous, and of the backward pass as well.
+[[nodiscard]] Result<double> dnn_partitioning_objective(const LayerGraph& graph,
+                                                        const LayerMachines& machines,
+                                                        const LayerPlan& plan,
+                                                        const PublishedOptions& options);
+
+}  // namespace shardplan::problem
