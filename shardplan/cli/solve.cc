@@ -8,6 +8,8 @@
 
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/session.h"
+#include "shardplan/cli/solve_layers.h"
+#include "shardplan/problem/layer_graph_json.h"
 #include "shardplan/problem/strategy_graph_json.h"
 #include "shardplan/solvers/registry.h"
 #include "shardplan/support/text.h"
@@ -27,6 +29,7 @@ struct Options {
   double gap = solvers::SolveOptions{}.gap;
   Seconds time_limit = 0;
   std::uint64_t seed = 0;
+  LayerSolveOptions layers{};
 };
 
 /// A solved file.
@@ -255,11 +258,18 @@ Error no_answer(const Solved& solved, const StrategyGraphFile& file) {
                {}};
 }
 
-Result<int> solve_file(const Options& options, const Session& session) {
-  SHARDPLAN_RETURN_IF_ERROR(require(options.file, "solve", "a FILE"));
+Result<int> solve_strategies(std::string_view content,
+                             const Options& options,
+                             const Session& session) {
+  if (options.layers.any()) {
+    return invalid_input(
+        "is a strategy graph: --planner, --devices and the like are for layer graphs",
+        options.file);
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(const solvers::SolverInfo* solver,
                              solvers::find_solver(options.solver));
-  SHARDPLAN_ASSIGN_OR_RETURN(StrategyGraphFile file, problem::load_strategy_graph(options.file));
+  SHARDPLAN_ASSIGN_OR_RETURN(StrategyGraphFile file,
+                             problem::parse_strategy_graph(content, options.file));
   SHARDPLAN_RETURN_IF_ERROR(set_limits(options, file));
   solvers::SolveOptions solve_options;
   solve_options.gap = options.gap;
@@ -280,6 +290,22 @@ Result<int> solve_file(const Options& options, const Session& session) {
     print_summary(solved, file, options);
   }
   return 0;
+}
+
+Result<int> solve_file(const Options& options, const Session& session) {
+  SHARDPLAN_RETURN_IF_ERROR(require(options.file, "solve", "a FILE"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::string content, read_file(options.file));
+  if (!problem::is_layer_graph(content)) {
+    return solve_strategies(content, options, session);
+  }
+  if (options.which >= 0) {
+    return invalid_input("is a layer graph, which has no cases; --case is for strategy graphs",
+                         options.file);
+  }
+  LayerSolveOptions layers = options.layers;
+  layers.memory = options.memory_limit;
+  layers.time_limit = options.time_limit;
+  return solve_layer_file(content, options.file, layers, session);
 }
 
 Result<int> list_solvers(const Session& session) {
@@ -305,14 +331,16 @@ Result<int> list_solvers(const Session& session) {
 
 Action add_solve(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("FILE", options->file, "a problem as JSON or gzip JSON (docs/problem.md)");
+  app.add_option("FILE",
+                 options->file,
+                 "a strategy graph (docs/problem.md) or layer graph (docs/layer_graph.md)");
   app.add_option("--solver", options->solver, "who solves (shardplan solvers)")
       ->capture_default_str();
   app.add_option("--case", options->which, "limits of this case of the file, from 0")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--memory-limit",
+  app.add_option("--memory-limit,--memory",
                  options->memory_limit,
-                 "of every row, such as 20GiB; default: the rows' own, or the case's");
+                 "of every row or device, such as 20GiB; default: the file's, or the case's");
   app.add_option("--gap", options->gap, "relative gap at which to stop")
       ->check(number_at_least(0))
       ->capture_default_str();
@@ -322,6 +350,7 @@ Action add_solve(CLI::App& app) {
   app.add_option("--seed", options->seed, "of random choices")
       ->check(number_at_least(0))
       ->capture_default_str();
+  add_layer_options(app, options->layers);
   return [options](const Session& session) { return solve_file(*options, session); };
 }
 
