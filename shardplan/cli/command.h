@@ -29,6 +29,7 @@ struct Command {
 [[nodiscard]] Action add_simulate(CLI::App& app);
 [[nodiscard]] Action add_check_plan(CLI::App& app);
 [[nodiscard]] Action add_run(CLI::App& app);
+[[nodiscard]] Action add_predict(CLI::App& app);
 [[nodiscard]] Action add_probe(CLI::App& app);
 [[nodiscard]] Action add_zoo(CLI::App& app);
 [[nodiscard]] Action add_planners(CLI::App& app);

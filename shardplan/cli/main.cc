@@ -52,6 +52,12 @@ constexpr auto kCommands = std::to_array<Command>({
      "train with a plan: starts the local processes, or joins those of torchrun",
      "shardplan run plan.json --verify --steps 3",
      add_run},
+    {"predict",
+     "time and memory of a Megatron-LM run by formulas alone, or the best of all its "
+     "configurations",
+     "shardplan predict --model gpt3-175b --cluster dgx-a100:8 --tp 8 --pp 8 --interleave 3 "
+     "--batch 64 --recompute selective --sequence-parallel",
+     add_predict},
     {"probe",
      "measure this machine and write a cluster file",
      "shardplan probe --ranks 4 -o here.yaml",

@@ -166,18 +166,21 @@ Status mlp(const Settings& s, Builder& b, ir::Graph& graph) {
   return {};
 }
 
-Status gpt(const Settings& s, Builder& b, ir::Graph& graph) {
+Result<GptConfig> gpt_config(const Settings& s) {
   SHARDPLAN_RETURN_IF_ERROR(divides(s, "hidden", "heads"));
-  build_gpt(b,
-            graph,
-            {.layers = s.count("layers"),
-             .hidden = s.count("hidden"),
-             .heads = s.count("heads"),
-             .seq = s.count("seq"),
-             .batch = s.count("batch"),
-             .vocab = s.count("vocab"),
-             .dropout = s.number("dropout"),
-             .tied = s.flag("tied")});
+  return GptConfig{.layers = s.count("layers"),
+                   .hidden = s.count("hidden"),
+                   .heads = s.count("heads"),
+                   .seq = s.count("seq"),
+                   .batch = s.count("batch"),
+                   .vocab = s.count("vocab"),
+                   .dropout = s.number("dropout"),
+                   .tied = s.flag("tied")};
+}
+
+Status gpt(const Settings& s, Builder& b, ir::Graph& graph) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const GptConfig config, gpt_config(s));
+  build_gpt(b, graph, config);
   return {};
 }
 
@@ -308,10 +311,18 @@ std::vector<ZooEntry> zoo() {
   return entries;
 }
 
-Result<ir::Graph> zoo_model(std::string_view name) {
+namespace {
+
+/// A family with the values of its keys.
+struct Named {
+  Family family;
+  Settings settings;
+};
+
+Result<Named> read_name(std::string_view name) {
   const std::size_t colon = name.find(':');
   const std::string base(name.substr(0, colon));
-  const std::optional<Choice> choice = choose(base);
+  std::optional<Choice> choice = choose(base);
   if (!choice.has_value()) {
     std::vector<std::string> names;
     for (const ZooEntry& entry : zoo()) {
@@ -329,18 +340,43 @@ Result<ir::Graph> zoo_model(std::string_view name) {
   if (colon != std::string_view::npos) {
     SHARDPLAN_RETURN_IF_ERROR(settings.apply(name.substr(colon + 1), where));
   }
+  return Named{std::move(choice->family), std::move(settings)};
+}
+
+Error at(Error error, std::string_view name) {
+  error.location = std::string(name);
+  return error;
+}
+
+}  // namespace
+
+Result<ir::Graph> zoo_model(std::string_view name) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const Named named, read_name(name));
   ir::Graph graph;
-  graph.name = where;
+  graph.name = std::string(name);
   Builder builder(graph);
-  const Status built = choice->family.build(settings, builder, graph);
+  const Status built = named.family.build(named.settings, builder, graph);
   if (!built) {
-    Error error = built.error();
-    error.location = where;
-    return error;
+    return at(built.error(), name);
   }
   SHARDPLAN_RETURN_IF_ERROR(builder.status());
   SHARDPLAN_RETURN_IF_ERROR(ops::verify(graph));
   return graph;
+}
+
+Result<GptConfig> zoo_gpt(std::string_view name) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const Named named, read_name(name));
+  if (named.family.name != "gpt") {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("is a model of the family {}, not of gpt", named.family.name),
+                 std::string(name),
+                 {"write gpt:layers=..,hidden=..,heads=..,seq=..,vocab=.."}};
+  }
+  Result<GptConfig> config = gpt_config(named.settings);
+  if (!config) {
+    return at(config.error(), name);
+  }
+  return config;
 }
 
 }  // namespace shardplan::frontends

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "shardplan/frontends/builder.h"
+#include "shardplan/support/result.h"
 
 /// The models of the zoo, built directly in canonical form (see rewrite), with the structure, the
 /// names and the order of parameters of the classes of `transformers` that they stand for.
@@ -41,6 +43,10 @@ struct LlamaConfig {
   std::int64_t vocab = 32000;
   double rope_theta = 10000.0;
 };
+
+/// The sizes that a name of the zoo stands for, without building the model. Errors: those of
+/// zoo_model, and names of another family.
+[[nodiscard]] Result<GptConfig> zoo_gpt(std::string_view name);
 
 /// Each sets graph.outputs; preconditions: sizes positive, heads divide as they must.
 void build_mlp(Builder& b, ir::Graph& graph, const MlpConfig& config);
