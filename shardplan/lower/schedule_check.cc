@@ -180,7 +180,7 @@ class Lists {
     return {};
   }
 
-  bool holds(int device, int pipeline, int stage) const {
+  [[nodiscard]] bool holds(int device, int pipeline, int stage) const {
     return schedule_.device_of[at(pipeline)][at(stage)] == device;
   }
 
@@ -222,7 +222,7 @@ class Lists {
     return {};
   }
 
-  Status end(int device) const {
+  [[nodiscard]] Status end(int device) const {
     for (int stage = 0; stage < schedule_.stages; ++stage) {
       bool held = false;
       for (int pipeline = 0; pipeline < schedule_.pipelines; ++pipeline) {
@@ -332,13 +332,15 @@ class Devices {
     std::int64_t updates = 0;
   };
 
-  std::size_t channel(int pipeline, int stage, bool forward) const {
+  [[nodiscard]] std::size_t channel(int pipeline, int stage, bool forward) const {
     return at((std::int64_t{pipeline} * schedule_.stages + stage) * 2 + (forward ? 0 : 1));
   }
 
-  int pipeline_of(const Task& task) const { return schedule_.pipeline_of[at(task.microbatch)]; }
+  [[nodiscard]] int pipeline_of(const Task& task) const {
+    return schedule_.pipeline_of[at(task.microbatch)];
+  }
 
-  bool is_done(int stage, std::int64_t microbatch, std::uint8_t what) const {
+  [[nodiscard]] bool is_done(int stage, std::int64_t microbatch, std::uint8_t what) const {
     return (done_[at(stage * schedule_.microbatches + microbatch)] & what) != 0;
   }
 
@@ -374,7 +376,7 @@ class Devices {
     return true;
   }
 
-  int device_of(const Task& task, int offset) const {
+  [[nodiscard]] int device_of(const Task& task, int offset) const {
     return schedule_.device_of[at(pipeline_of(task))][at(task.stage + offset)];
   }
 

@@ -65,6 +65,172 @@ TEST(Schedule, EverySynchronousOneIsWholeAndKeepsWhatIsPublished) {
   }
 }
 
+ScheduleShape with_chunks(ScheduleShape shape, int chunks) {
+  shape.chunks = chunks;
+  return shape;
+}
+
+std::int64_t most_in_flight(const Schedule& schedule) {
+  const std::vector<std::int64_t> held = microbatches_in_flight(schedule);
+  return *std::max_element(held.begin(), held.end());
+}
+
+/// The schedule holds with the capacity that it says, and not with less.
+void expect_whole(const Schedule& schedule) {
+  EXPECT_EQ(error_of(schedule, schedule.channel_capacity), "");
+  if (schedule.channel_capacity > 1) {
+    EXPECT_NE(error_of(schedule, schedule.channel_capacity - 1), "");
+  }
+}
+
+TEST(Schedule, SeveralStagesADevice) {
+  for (int p = 1; p <= 8; ++p) {
+    for (int v = 1; v <= 4; ++v) {
+      for (std::int64_t m = 1; m <= 3 * p; ++m) {
+        const Schedule breadth = make("breadth_first", with_chunks(shape(p, m), v));
+        expect_whole(breadth);
+        EXPECT_EQ(breadth.channel_capacity,
+                  v == 1 || p == 1 ? 1 : std::max<std::int64_t>(1, m / p));
+        EXPECT_EQ(most_in_flight(breadth), m * v);
+        if (m % p != 0) {
+          EXPECT_FALSE((*find_schedule("interleaved_1f1b"))->make(with_chunks(shape(p, m), v)));
+          continue;
+        }
+        const Schedule interleaved = make("interleaved_1f1b", with_chunks(shape(p, m), v));
+        expect_whole(interleaved);
+        EXPECT_EQ(interleaved.channel_capacity, 1);
+        // (1 + (p - 1) / (pv)) p times a v-th.
+        EXPECT_EQ(microbatches_in_flight(interleaved)[0],
+                  std::min<std::int64_t>(m * v, v == 1 ? p : p * v + p - 1));
+      }
+    }
+  }
+}
+
+TEST(Schedule, ZeroBubbleHoldsTheMemoryPublished) {
+  for (int p = 1; p <= 8; ++p) {
+    for (std::int64_t m = 1; m <= 20; ++m) {
+      const Schedule h1 = make("zb_h1", shape(p, m));
+      const Schedule h2 = make("zb_h2", shape(p, m));
+      const Schedule v = make("zb_v", shape(p, m));
+      for (const Schedule* schedule : {&h1, &h2, &v}) {
+        expect_whole(*schedule);
+        EXPECT_EQ(schedule->channel_capacity, 1);
+      }
+      for (int i = 0; i < p; ++i) {
+        EXPECT_EQ(microbatches_in_flight(h1)[static_cast<std::size_t>(i)],
+                  std::min<std::int64_t>(p, m));
+        EXPECT_EQ(microbatches_in_flight(h2)[static_cast<std::size_t>(i)],
+                  std::min<std::int64_t>(2 * p - 1, m));
+      }
+      EXPECT_LE(most_in_flight(v), 2 * p);
+    }
+  }
+}
+
+TEST(Schedule, DappleWarmsUpByItsPolicy) {
+  for (int p = 1; p <= 8; ++p) {
+    for (std::int64_t m = 1; m <= 20; ++m) {
+      for (const std::int64_t most : {0, 1, 2, 3, 5, 100}) {
+        for (const bool longer : {false, true}) {
+          ScheduleShape asked = shape(p, m);
+          asked.max_in_flight = most;
+          asked.warm_up = longer ? WarmUp::kLong : WarmUp::kShort;
+          const Schedule dapple = make("dapple", asked);
+          EXPECT_EQ(error_of(dapple), "");
+          for (int i = 0; i < p; ++i) {
+            const std::int64_t k = longer ? 2 * (p - i) - 1 : p - i;
+            EXPECT_EQ(microbatches_in_flight(dapple)[static_cast<std::size_t>(i)],
+                      std::min({k, m, most == 0 ? m : most}));
+          }
+        }
+      }
+      EXPECT_EQ(make("dapple", shape(p, m)).tasks, make("1f1b", shape(p, m)).tasks);
+    }
+  }
+}
+
+TEST(Schedule, AsynchronousOnesKeepTheWeightVersionsPublished) {
+  for (int p = 1; p <= 8; ++p) {
+    for (std::int64_t m = 1; m <= 20; ++m) {
+      Schedule pipedream = make("pipedream", shape(p, m));
+      EXPECT_EQ(error_of(pipedream), "");
+      for (int i = 0; i < p; ++i) {
+        EXPECT_EQ(microbatches_in_flight(pipedream)[static_cast<std::size_t>(i)],
+                  std::min<std::int64_t>(p - i, m));
+        EXPECT_EQ(pipedream.weight_versions[static_cast<std::size_t>(i)], p - i);
+      }
+      if (m >= 2 * p && p > 1) {  // not one version less
+        --pipedream.weight_versions[0];
+        EXPECT_NE(error_of(pipedream), "");
+      }
+      ScheduleShape asked = shape(p, m);
+      if (m < p) {
+        EXPECT_FALSE((*find_schedule("pipedream_2bw"))->make(asked));
+        continue;
+      }
+      for (asked.batches = 1; asked.batches <= 4; ++asked.batches) {
+        const Schedule both = make("pipedream_2bw", asked);
+        EXPECT_EQ(error_of(both), "");
+        EXPECT_EQ(both.weight_versions, std::vector<int>(static_cast<std::size_t>(p), 2));
+        EXPECT_EQ(most_in_flight(both), std::min<std::int64_t>(p, m * asked.batches));
+        EXPECT_EQ(both.update_every, m);
+      }
+    }
+  }
+  const Schedule pipedream = make("pipedream", shape(2, 4));
+  EXPECT_EQ(text(pipedream.tasks[0]), "F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3 ");
+  std::string versions;
+  for (const Task& task : pipedream.tasks[0]) {
+    versions += std::to_string(task.weight_version);
+  }
+  EXPECT_EQ(versions, "000010121223");
+}
+
+TEST(Schedule, ChimeraBalancesWhatIsInFlight) {
+  for (int d = 2; d <= 12; d += 2) {
+    for (int f = 1; f <= d / 2; ++f) {
+      for (std::int64_t m = 1; m <= 3 * d; ++m) {
+        ScheduleShape asked = shape(d, m);
+        asked.pipelines = 2 * f;
+        if (d / 2 % f != 0) {
+          EXPECT_FALSE((*find_schedule("chimera"))->make(asked));
+          continue;
+        }
+        const Schedule chimera = make("chimera", asked);
+        expect_whole(chimera);
+        EXPECT_EQ(chimera.channel_capacity, 1);
+        for (const std::int64_t held : microbatches_in_flight(chimera)) {
+          EXPECT_LE(held, d);
+          if (m % d == 0) {  // published: between D/2 + 1 and D
+            EXPECT_GE(held, d / 2 + 1);
+          }
+        }
+        asked.scaling = ChimeraScaling::kBackwardHalving;
+        const Schedule halved = make("chimera", asked);
+        expect_whole(halved);
+        EXPECT_EQ(halved.microbatches, 2 * m);
+        EXPECT_LE(most_in_flight(halved), 2 * d);  // halves
+        asked.scaling = ChimeraScaling::kForwardDoubling;
+        if (m % 2 != 0) {
+          EXPECT_FALSE((*find_schedule("chimera"))->make(asked));
+          continue;
+        }
+        const Schedule doubled = make("chimera", asked);
+        expect_whole(doubled);
+        for (const std::vector<Task>& tasks : doubled.tasks) {
+          for (std::size_t i = 0; i < tasks.size(); ++i) {
+            if (tasks[i].work == Work::kForward && tasks[i].microbatch % 2 == 0) {
+              EXPECT_EQ(tasks[i + 1],
+                        (Task{Work::kForward, tasks[i].stage, tasks[i].microbatch + 1}));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Schedule, CheckFindsWhatIsWrong) {
   const Schedule good = make("1f1b", shape(2, 3));  // F0 F1 B0 F2 B1 B2 U2 / F0 B0 F1 B1 F2 B2 U2
 

@@ -79,4 +79,21 @@ void append_updates(Schedule& schedule) {
   }
 }
 
+void insert_updates(Schedule& schedule) {
+  for (std::vector<Task>& tasks : schedule.tasks) {
+    std::vector<Task> with;
+    std::int64_t updates = 0;
+    for (const Task& task : tasks) {
+      with.push_back(task);
+      const bool ends_batch = (task.microbatch + 1) % schedule.update_every == 0 ||
+                              task.microbatch + 1 == schedule.microbatches;
+      if (task.work == Work::kBackward && ends_batch) {
+        with.push_back({Work::kUpdate, task.stage, task.microbatch, updates});
+        ++updates;
+      }
+    }
+    tasks = std::move(with);
+  }
+}
+
 }  // namespace shardplan::lower

@@ -25,4 +25,8 @@ void append_one_forward_one_backward(Schedule& schedule,
 /// The update that ends a synchronous batch: of every stage of every device, the first stage first.
 void append_updates(Schedule& schedule);
 
+/// Asynchronous schedules: after the backward pass of every `update_every`-th microbatch, and of
+/// the last, its update.
+void insert_updates(Schedule& schedule);
+
 }  // namespace shardplan::lower

@@ -1,0 +1,224 @@
+#include "shardplan/sim/schedule_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+
+namespace shardplan::sim {
+
+namespace {
+
+using lower::Schedule;
+using lower::Task;
+using lower::Work;
+
+std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
+
+Seconds duration(const Task& task, const StageTimes& times) {
+  switch (task.work) {
+    case Work::kForward:
+      return times.forward;
+    case Work::kBackward:
+      return times.backward;
+    case Work::kBackwardInput:
+      return times.backward_input;
+    case Work::kBackwardWeight:
+      return times.backward_weight;
+    case Work::kUpdate:
+      return times.update;
+  }
+  return 0;
+}
+
+/// Lets each device go on until it needs what is not there; whoever brings it looks again.
+class Run {
+ public:
+  Run(const Schedule& schedule, const std::vector<StageTimes>& stages)
+      : schedule_(schedule),
+        stages_(stages),
+        devices_(at(schedule.devices)),
+        forward_end_(at(schedule.stages * schedule.microbatches), kNever),
+        backward_end_(forward_end_.size(), kNever),
+        meetings_(at(schedule.stages)) {
+    time_.tasks.resize(at(schedule.devices));
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      std::vector<int>& holders = meetings_[at(stage)].holders;
+      for (const std::vector<int>& device_of : schedule.device_of) {
+        if (std::find(holders.begin(), holders.end(), device_of[at(stage)]) == holders.end()) {
+          holders.push_back(device_of[at(stage)]);
+        }
+      }
+    }
+  }
+
+  Result<ScheduleTime> run() {
+    for (int device = 0; device < schedule_.devices; ++device) {
+      ready_.push_back(device);
+      time_.tasks[at(device)].reserve(schedule_.tasks[at(device)].size());
+    }
+    while (!ready_.empty()) {
+      const int device = ready_.front();
+      ready_.pop_front();
+      go_on(device);
+    }
+    for (int device = 0; device < schedule_.devices; ++device) {
+      const std::vector<Task>& tasks = schedule_.tasks[at(device)];
+      const std::vector<ScheduleTime::Span>& spans = time_.tasks[at(device)];
+      if (spans.size() < tasks.size()) {
+        return invalid_input(fmt::format("{} waits forever", lower::task_text(tasks[spans.size()])),
+                             fmt::format("schedule {}, device {}", schedule_.name, device));
+      }
+      if (spans.empty()) {
+        continue;
+      }
+      const Seconds span = spans.back().end - spans.front().start;
+      time_.makespan = std::max(time_.makespan, spans.back().end);
+      time_.period = std::max(time_.period, span);
+      time_.bubble = std::max(time_.bubble, span - devices_[at(device)].busy);
+    }
+    return std::move(time_);
+  }
+
+ private:
+  static constexpr Seconds kNever = -1;
+
+  struct Device {
+    Seconds free = 0;
+    Seconds busy = 0;
+    bool arrived = false;  // at an update that others must reach too
+  };
+
+  /// The devices that update a stage together, and how many have come.
+  struct Meeting {
+    std::vector<int> holders{};
+    std::size_t arrived = 0;
+    Seconds last = 0;
+    std::size_t left = 0;  // to leave before the next meeting
+  };
+
+  [[nodiscard]] std::size_t pass(int stage, std::int64_t microbatch) const {
+    return at(stage * schedule_.microbatches + microbatch);
+  }
+
+  [[nodiscard]] int device_of(int stage, std::int64_t microbatch) const {
+    return schedule_.device_of[at(schedule_.pipeline_of[at(microbatch)])][at(stage)];
+  }
+
+  void go_on(int device) {
+    Device& state = devices_[at(device)];
+    const std::vector<Task>& tasks = schedule_.tasks[at(device)];
+    std::vector<ScheduleTime::Span>& spans = time_.tasks[at(device)];
+    while (spans.size() < tasks.size()) {
+      const Task& task = tasks[spans.size()];
+      const Seconds arrival = task.work == Work::kUpdate ? meet(device, task) : arrived(task);
+      if (arrival == kNever) {
+        return;
+      }
+      const Seconds start = std::max(state.free, arrival);
+      const Seconds lasts = duration(task, stages_[at(task.stage)]);
+      state.free = start + lasts;
+      state.busy += lasts;
+      spans.push_back({start, state.free});
+      finish(task, state.free);
+    }
+  }
+
+  /// When all that a pass needs is on its device.
+  [[nodiscard]] Seconds arrived(const Task& task) const {
+    const std::size_t own = pass(task.stage, task.microbatch);
+    switch (task.work) {
+      case Work::kForward:
+        return task.stage == 0 ? 0 : from(task, -1);
+      case Work::kBackward:
+      case Work::kBackwardInput:
+        if (forward_end_[own] == kNever) {
+          return kNever;
+        }
+        return task.stage == schedule_.stages - 1 ? 0 : from(task, 1);
+      case Work::kBackwardWeight:
+        return backward_end_[own];
+      case Work::kUpdate:
+        break;
+    }
+    return 0;
+  }
+
+  [[nodiscard]] Seconds from(const Task& task, int offset) const {
+    const int other = task.stage + offset;
+    const Seconds end = (offset < 0 ? forward_end_ : backward_end_)[pass(other, task.microbatch)];
+    const bool near = device_of(other, task.microbatch) == device_of(task.stage, task.microbatch);
+    if (end == kNever || near) {
+      return end;
+    }
+    return end + (offset < 0 ? stages_[at(other)].send_forward : stages_[at(other)].send_backward);
+  }
+
+  /// When the last device that has this stage comes to its update; kNever before.
+  Seconds meet(int device, const Task& task) {
+    Meeting& meeting = meetings_[at(task.stage)];
+    if (meeting.holders.size() == 1) {
+      return 0;
+    }
+    Device& state = devices_[at(device)];
+    if (!state.arrived && meeting.left == 0) {
+      state.arrived = true;
+      meeting.last = meeting.arrived == 0 ? state.free : std::max(meeting.last, state.free);
+      ++meeting.arrived;
+      if (meeting.arrived == meeting.holders.size()) {
+        meeting.arrived = 0;
+        meeting.left = meeting.holders.size();
+        ready_.insert(ready_.end(), meeting.holders.begin(), meeting.holders.end());
+      }
+    }
+    if (!state.arrived || meeting.left == 0) {
+      return kNever;
+    }
+    state.arrived = false;
+    --meeting.left;
+    if (meeting.left == 0) {
+      ready_.insert(ready_.end(), meeting.holders.begin(), meeting.holders.end());
+    }
+    return meeting.last;
+  }
+
+  void finish(const Task& task, Seconds end) {
+    const std::size_t own = pass(task.stage, task.microbatch);
+    if (task.work == Work::kForward) {
+      forward_end_[own] = end;
+      if (task.stage + 1 < schedule_.stages) {
+        ready_.push_back(device_of(task.stage + 1, task.microbatch));
+      }
+    } else if (task.work == Work::kBackward || task.work == Work::kBackwardInput) {
+      backward_end_[own] = end;
+      if (task.stage > 0) {
+        ready_.push_back(device_of(task.stage - 1, task.microbatch));
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  const std::vector<StageTimes>& stages_;
+  ScheduleTime time_{};
+  std::vector<Device> devices_;
+  std::vector<Seconds> forward_end_;  // by stage and microbatch
+  std::vector<Seconds> backward_end_;
+  std::vector<Meeting> meetings_;
+  std::deque<int> ready_{};
+};
+
+}  // namespace
+
+Result<ScheduleTime> time_schedule(const Schedule& schedule,
+                                   const std::vector<StageTimes>& stages) {
+  if (stages.size() != at(schedule.stages)) {
+    return invalid_input(
+        fmt::format("times of {} stages for {} stages", stages.size(), schedule.stages),
+        fmt::format("schedule {}", schedule.name));
+  }
+  return Run(schedule, stages).run();
+}
+
+}  // namespace shardplan::sim
