@@ -37,5 +37,6 @@ struct Command {
 [[nodiscard]] Action add_problem(CLI::App& app);
 [[nodiscard]] Action add_solve(CLI::App& app);
 [[nodiscard]] Action add_solvers(CLI::App& app);
+[[nodiscard]] Action add_schedule(CLI::App& app);
 
 }  // namespace shardplan::cli

@@ -93,6 +93,8 @@ struct ScheduleInfo {
   /// Errors: a shape that the schedule does not have (microbatches that do not divide, an odd
   /// number of devices), by name.
   Result<Schedule> (*make)(const ScheduleShape& shape);
+  /// What it takes of ScheduleShape beyond devices and microbatches.
+  std::vector<std::string_view> options = {};
 };
 
 /// "F(2, 5)": stage 2, microbatch 5; B, I, W as above, U for updates.
