@@ -8,6 +8,7 @@
 
 #include "shardplan/planners/layer_planner.h"
 #include "shardplan/planners/pipeline/block_partition.h"
+#include "shardplan/planners/pipeline/piper2021.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::planners {
@@ -62,6 +63,7 @@ Status check_hierarchy(problem::LayerMachines& machines) {
 
 const std::vector<LayerPlannerInfo>& layer_planners() {
   static const std::vector<LayerPlannerInfo> planners{
+      piper_planner(),
       gpipe_planner(),
       torchgpipe_planner(),
   };

@@ -89,4 +89,99 @@ Result<double> largest_block_objective(const LayerGraph& graph,
   return *std::max_element(times.begin(), times.end());
 }
 
+namespace {
+
+/// Piper's time of one microbatch in stage `s` and its memory, with y microbatches in flight.
+struct StageCost {
+  double time = 0;
+  double memory = 0;
+};
+
+Result<StageCost> piper_stage(const LayerGraph& graph,
+                              const LayerMachines& machines,
+                              const LayerPlan& plan,
+                              const std::vector<int>& stage_of,
+                              std::size_t s,
+                              double y) {
+  const LayerStage& stage = plan.stages[s];
+  const LayerAdjacency adjacent = adjacency(graph);
+  const double per_byte = graph.units_per_transfer_second / machines.bandwidth;
+  const auto batch = static_cast<double>(machines.microbatches);
+  const double d = stage.replicas;
+  StageCost cost;
+  for (std::size_t i = 0; i < stage.layers.size(); ++i) {
+    const std::size_t v = at(stage.layers[i]);
+    const LayerChoice& choice =
+        graph.layers[v].choices[stage.choices.empty() ? 0 : at(stage.choices[i])];
+    if (choice.degree != stage.degree) {
+      return broken(fmt::format("{} runs by a choice of degree {} in a stage of degree {}",
+                                describe(graph.layers[v]),
+                                choice.degree,
+                                stage.degree),
+                    s);
+    }
+    double cut_bytes = 0;
+    for (std::size_t k = 0; k < adjacent.in[v].size(); ++k) {
+      const LayerEdge& edge = graph.edges[at(adjacent.in[v][k])];
+      if (stage_of[at(edge.source)] != stage_of[v]) {
+        cut_bytes += edge.bytes + (choice.extra_in_bytes.empty() ? 0 : choice.extra_in_bytes[k]);
+      }
+    }
+    for (std::size_t k = 0; k < adjacent.out[v].size(); ++k) {
+      const LayerEdge& edge = graph.edges[at(adjacent.out[v][k])];
+      if (stage_of[at(edge.target)] != stage_of[v]) {
+        cut_bytes += edge.bytes + (choice.extra_out_bytes.empty() ? 0 : choice.extra_out_bytes[k]);
+      }
+    }
+    // Activations forward and gradients back; weights to a server and from it, each way twice.
+    cost.time += choice.time / d + per_byte * 2 * cut_bytes / d +
+                 per_byte * 4 * (d - 1) / d * choice.parameter_bytes / batch;
+    cost.memory += choice.in_flight_bytes * y + choice.constant_bytes;
+  }
+  return cost;
+}
+
+}  // namespace
+
+Result<double> piper_objective(const LayerGraph& graph,
+                               const LayerMachines& machines,
+                               const LayerPlan& plan,
+                               const PublishedOptions& /*options*/) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stage_of_layers(graph, plan));
+  SHARDPLAN_RETURN_IF_ERROR(check_forward(graph, stage_of));
+  std::int64_t devices = 0;
+  std::int64_t replicas = 0;  // of this stage and all behind it
+  double slowest = 0;
+  for (std::size_t s = plan.stages.size(); s-- > 0;) {
+    const LayerStage& stage = plan.stages[s];
+    if (stage.replicas < 1 || machines.microbatches % stage.replicas != 0) {
+      return broken(
+          fmt::format(
+              "{} replicas do not divide {} microbatches", stage.replicas, machines.microbatches),
+          s);
+    }
+    devices += std::int64_t{stage.replicas} * stage.degree;
+    replicas += stage.replicas;
+    const std::int64_t in_flight = (replicas + stage.replicas - 1) / stage.replicas;
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        const StageCost cost,
+        piper_stage(graph, machines, plan, stage_of, s, static_cast<double>(in_flight)));
+    if (machines.memory_bytes > 0 && cost.memory > machines.memory_bytes * (1 + kSlack)) {
+      return broken(
+          fmt::format("{} bytes on a device that has {}", cost.memory, machines.memory_bytes), s);
+    }
+    slowest = std::max(slowest, cost.time);
+  }
+  if (devices > machines.devices || replicas > machines.microbatches) {
+    return broken(
+        fmt::format("{} devices and {} replicas; there are {} devices and {} microbatches",
+                    devices,
+                    replicas,
+                    machines.devices,
+                    machines.microbatches),
+        0);
+  }
+  return slowest;
+}
+
 }  // namespace shardplan::problem

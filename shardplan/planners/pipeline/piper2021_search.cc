@@ -1,0 +1,252 @@
+#include "shardplan/planners/pipeline/piper2021_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "shardplan/support/result.h"
+
+namespace shardplan::planners::piper {
+namespace {
+
+constexpr double kRounding = 1e-9;                     // of sums of work
+constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;  // at the clock
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+}  // namespace
+
+Search::Search(const DownsetLattice& lattice,
+               StageCosts& costs,
+               int devices,
+               std::int64_t microbatches)
+    : lattice_(lattice),
+      costs_(costs),
+      devices_(devices),
+      most_replicas_(static_cast<int>(std::min<std::int64_t>(microbatches, devices))) {
+  divisor_from_.push_back(0);
+  for (int d = 1; d <= most_replicas_; ++d) {
+    divisor_from_.push_back(static_cast<int>(divisors_.size()));
+    if (microbatches % d == 0) {
+      divisors_.push_back(d);
+    }
+  }
+  rest_work_.assign(at(lattice.sets()), 0);
+  parent_.resize(at(lattice.sets()));
+  for (int node = 0; node < lattice.nodes; ++node) {
+    rest_work_[0] += costs.work(node);
+  }
+  for (int set = 0; set < lattice.sets(); ++set) {
+    for (int c = lattice.begin[at(set)]; c < lattice.begin[at(set) + 1]; ++c) {
+      const DownsetLattice::Cover& cover = lattice.covers[at(c)];
+      rest_work_[at(cover.to)] = rest_work_[at(set)] - costs.work(cover.node);
+      parent_[at(cover.to)] = {cover.node, set};
+    }
+  }
+  lists_.resize(at(lattice.sets()));
+  longest_.resize(costs.degrees());
+  in_stage_.assign(at(lattice.nodes), 0);
+  sums_.resize((at(lattice.nodes) + 1) * costs.degrees());
+  alive_.resize(sums_.size());
+}
+
+std::optional<std::vector<Stage>> Search::find(double target, const solvers::Budget& budget) {
+  target_ = target;
+  per_target_ = 1 / target;
+  budget_ = &budget;
+  for (List& list : lists_) {
+    list.clear();
+  }
+  nodes_.clear();
+  std::fill(in_stage_.begin(), in_stage_.end(), 0);
+  lists_.front().push_back({});
+  for (int from = 0; from + 1 < lattice_.sets() && lists_.back().empty() && !stopped_; ++from) {
+    if (!lists_[at(from)].empty()) {
+      push(from);
+    }
+  }
+  if (stopped_ || lists_.back().empty()) {
+    return std::nullopt;
+  }
+  return trace();
+}
+
+void Search::push(int from) {
+  from_ = from;
+  const int free = devices_ - lists_[at(from)].back().k;
+  for (std::size_t t = 0; t < costs_.degrees(); ++t) {
+    const int most = std::min(free / costs_.degree(t), most_replicas_);
+    const auto next = std::upper_bound(divisors_.begin(), divisors_.end(), most);
+    alive_[t] = next == divisors_.begin() ? 0 : 1;
+    longest_[t] = alive_[t] == 0 ? 0 : target_ * *(next - 1);
+    sums_[t] = {};
+  }
+  grow(from, -1, 0);
+}
+
+void Search::grow(int set, int last, std::size_t depth) {
+  if (++visits_ % kVisitsBetweenLooks == 0) {
+    stopped_ = stopped_ || budget_->exhausted();
+  }
+  const int begin = lattice_.begin[at(set)];
+  for (int c = lattice_.begin[at(set) + 1]; c-- > begin && !stopped_;) {
+    const DownsetLattice::Cover& cover = lattice_.covers[at(c)];
+    if (cover.node <= last) {
+      return;
+    }
+    if (!extend(cover.node, depth)) {
+      continue;
+    }
+    nodes_.push_back(cover.node);
+    in_stage_[at(cover.node)] = 1;
+    offer(cover.to, depth + 1);
+    grow(cover.to, cover.node, depth + 1);
+    in_stage_[at(cover.node)] = 0;
+    nodes_.pop_back();
+  }
+}
+
+/// The sums with one more node; false when no degree can run the stage, however it grows.
+bool Search::extend(int node, std::size_t depth) {
+  const std::size_t degrees = costs_.degrees();
+  const std::size_t before = depth * degrees;
+  const std::size_t after = before + degrees;
+  bool any = false;
+  for (std::size_t t = 0; t < degrees; ++t) {
+    alive_[after + t] = 0;
+    if (alive_[before + t] == 0) {
+      continue;
+    }
+    StageSums& sums = sums_[after + t];
+    sums = sums_[before + t];
+    if (costs_.add(t, node, in_stage_, sums) && sums.time <= longest_[t] &&
+        sums.least_memory <= costs_.memory()) {
+      alive_[after + t] = 1;
+      any = true;
+    }
+  }
+  return any;
+}
+
+void Search::offer(int to, std::size_t depth) {
+  const std::size_t degrees = costs_.degrees();
+  for (std::size_t t = 0; t < degrees; ++t) {
+    if (alive_[depth * degrees + t] != 0) {
+      offer_degree(t, to, sums_[depth * degrees + t], lists_[at(to)]);
+    }
+  }
+}
+
+std::size_t Search::first_divisor(double replica, double sync) const {
+  if (replica <= target_) {
+    return 0;
+  }
+  if (sync >= target_) {
+    return divisors_.size();
+  }
+  // replica / d + sync * (d - 1) / d <= target, a hair too many to be checked exactly
+  const double least = (replica - sync) / (target_ - sync) * (1 - kRounding);
+  return least > most_replicas_ ? divisors_.size()
+                                : at(divisor_from_[static_cast<std::size_t>(std::ceil(least))]);
+}
+
+void Search::offer_degree(std::size_t t, int to, const StageSums& sums, List& list) {
+  const double replica = costs_.replica_time(sums);
+  const double sync = costs_.full_sync_time(sums);
+  const int degree = costs_.degree(t);
+  // Devices that a list may hold on top of this stage.
+  const int most = static_cast<int>(
+      std::floor(devices_ - rest_work_[at(to)] * per_target_ * (1 - kRounding) + kRounding));
+  std::size_t i = first_divisor(replica, sync);
+  const List& below = lists_[at(from_)];
+  for (std::size_t e = 0; e < below.size() && i < divisors_.size(); ++e) {
+    while (i < divisors_.size()) {
+      const int d = divisors_[i];
+      const int s = below[e].s + d;
+      const int k = below[e].k + degree * d;
+      if (k > most || s > most_replicas_ || dominated(list, s, k)) {
+        break;
+      }
+      const double slack = (target_ - sync * (d - 1) / d) * d - replica;
+      const std::int64_t y = (below[e].s + d - 1) / d + 1;
+      if (slack >= 0 && costs_.fits(t, nodes_, sums, y, slack)) {
+        insert(list, {s, k, from_, static_cast<int>(e), d, static_cast<int>(t)});
+        break;
+      }
+      ++i;
+    }
+  }
+}
+
+bool Search::dominated(const List& list, int s, int k) {
+  return std::any_of(
+      list.begin(), list.end(), [&](const Entry& entry) { return entry.s <= s && entry.k <= k; });
+}
+
+void Search::insert(List& list, const Entry& entry) {
+  auto place = list.begin();
+  while (place != list.end() && place->s < entry.s) {
+    ++place;
+  }
+  auto end = place;
+  while (end != list.end() && end->k >= entry.k) {
+    ++end;
+  }
+  list.insert(list.erase(place, end), entry);
+}
+
+std::vector<Stage> Search::trace() {
+  std::vector<Stage> stages;
+  int set = lattice_.sets() - 1;
+  const Entry* entry = &lists_[at(set)].front();
+  while (entry->from >= 0) {
+    Stage& stage = stages.emplace_back();
+    stage.t = at(entry->t);
+    stage.d = entry->d;
+    stage.y = (entry->s + entry->d - 1) / entry->d;
+    stage.nodes = nodes_between(entry->from, set);
+    complete(stage);
+    set = entry->from;
+    entry = &lists_[at(set)][at(entry->entry)];
+  }
+  return stages;
+}
+
+std::vector<int> Search::nodes_between(int from, int to) const {
+  std::vector<std::uint8_t> inside(at(lattice_.nodes), 0);
+  for (int set = to; set != 0; set = parent_[at(set)].to) {
+    inside[at(parent_[at(set)].node)] = 1;
+  }
+  for (int set = from; set != 0; set = parent_[at(set)].to) {
+    inside[at(parent_[at(set)].node)] = 0;
+  }
+  std::vector<int> nodes;
+  for (int node = 0; node < lattice_.nodes; ++node) {
+    if (inside[at(node)] != 0) {
+      nodes.push_back(node);
+    }
+  }
+  return nodes;
+}
+
+void Search::complete(Stage& stage) {
+  StageSums sums;
+  for (const int node : stage.nodes) {
+    const bool offered = costs_.add(stage.t, node, in_stage_, sums);
+    SHARDPLAN_CHECK(offered) << node;
+    in_stage_[at(node)] = 1;
+  }
+  for (const int node : stage.nodes) {
+    in_stage_[at(node)] = 0;
+  }
+  const std::optional<StageCosts::Choice> inner = costs_.choose(stage.t, stage.nodes, stage.y);
+  SHARDPLAN_CHECK(inner.has_value()) << "a stage that fitted no longer does";
+  stage.small = inner->small;
+  stage.time = (costs_.replica_time(sums) + inner->extra_time) / stage.d +
+               costs_.full_sync_time(sums) * (stage.d - 1) / stage.d;
+  stage.memory = inner->memory;
+}
+
+}  // namespace shardplan::planners::piper
