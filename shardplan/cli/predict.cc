@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,7 +30,7 @@ using cost::Recompute;
 
 struct Options {
   std::string model{};
-  std::string cluster = "8xA100-80GB";
+  std::string cluster{};
   MegatronConfig config{};
   std::int64_t data = 0;   ///< 0: not given
   std::int64_t batch = 0;  ///< 0: not given
@@ -90,8 +92,8 @@ Status set_part(double given, const char* option, double& part) {
 }
 
 Result<Run> read_run(const Options& options) {
-  SHARDPLAN_RETURN_IF_ERROR(require(
-      options.model, "predict", "--model, such as gpt:layers=24,hidden=2304,heads=24,seq=2048"));
+  SHARDPLAN_RETURN_IF_ERROR(require(options.model, "predict", "a --model"));
+  SHARDPLAN_RETURN_IF_ERROR(require(options.cluster, "predict", "a --cluster"));
   Run run;
   SHARDPLAN_ASSIGN_OR_RETURN(const frontends::GptConfig gpt, frontends::zoo_gpt(options.model));
   run.model = {.layers = gpt.layers,
@@ -181,7 +183,7 @@ std::vector<Part> parts_of(const cost::MegatronMemory& memory) {
 }
 
 Bytes whole_bytes(double bytes) {
-  return static_cast<Bytes>(bytes + 0.5);
+  return std::llround(bytes);
 }
 
 Bytes bytes_of(const MegatronPrediction& prediction) {
@@ -442,7 +444,7 @@ Action add_predict(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   MegatronConfig& config = options->config;
   app.add_option("--model,model", options->model, "a GPT of the zoo, such as gpt:layers=24,...");
-  app.add_option("--cluster", options->cluster, "a preset or a YAML file")->capture_default_str();
+  app.add_option("--cluster", options->cluster, "a preset or a YAML file");
   app.add_option("--tp", config.tensor, "tensor-parallel ranks")->capture_default_str();
   app.add_option("--pp", config.pipeline, "pipeline stages")->capture_default_str();
   options->data_option =

@@ -14,6 +14,7 @@ COMMANDS = [
     "simulate",
     "check-plan",
     "run",
+    "predict",
     "probe",
     "zoo",
     "planners",
