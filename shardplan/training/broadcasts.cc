@@ -40,7 +40,7 @@ class BroadcastSimplifier {
     }
     // A gradient that was broadcast is now known before its broadcast only.
     const auto changed = [&](const ir::Write& gradient) {
-      return graph_.type(gradient.target) != graph_.type(gradient.value);
+      return graph_.type(gradient.target).shape != graph_.type(gradient.value).shape;
     };
     graph_.gradients.erase(
         std::remove_if(graph_.gradients.begin(), graph_.gradients.end(), changed),

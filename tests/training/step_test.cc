@@ -282,6 +282,12 @@ TEST(Precision, OfBFloat16AccumulatesInFloat32) {
     }
   }
   EXPECT_EQ(accumulators, count(step, "adam_update", ir::Phase::kUpdate));
+  // The sums are wider than the parameters, and still their gradients.
+  const auto of_parameter = [&](const ir::Write& gradient) {
+    return step.value(gradient.target).kind == ir::ValueKind::kParameter;
+  };
+  EXPECT_EQ(std::count_if(step.gradients.begin(), step.gradients.end(), of_parameter),
+            accumulators);
 }
 
 /// Rotary tables and counts do not depend on parameters: computed in f32, rounded at the border.
