@@ -1,16 +1,13 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "shardplan/cli/command.h"
+#include "shardplan/cli/predict_report.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/cluster/cluster.h"
 #include "shardplan/cost/megatron.h"
@@ -44,15 +41,6 @@ struct Options {
   std::int64_t most_tensor = 0;
   const CLI::Option* data_option = nullptr;
   const CLI::Option* batch_option = nullptr;
-};
-
-/// What the options name, read.
-struct Run {
-  MegatronModel model{};
-  cluster::Cluster cluster{};
-  MegatronConfig config{};
-  cost::MegatronSoftware software{};
-  Bytes memory = 0;
 };
 
 Result<Recompute> read_recompute(const std::string& text) {
@@ -91,10 +79,12 @@ Status set_part(double given, const char* option, double& part) {
   return {};
 }
 
-Result<Run> read_run(const Options& options) {
+Result<PredictedRun> read_run(const Options& options) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.model, "predict", "a --model"));
   SHARDPLAN_RETURN_IF_ERROR(require(options.cluster, "predict", "a --cluster"));
-  Run run;
+  PredictedRun run;
+  run.name = options.model;
+  run.software = options.software;
   SHARDPLAN_ASSIGN_OR_RETURN(const frontends::GptConfig gpt, frontends::zoo_gpt(options.model));
   run.model = {.layers = gpt.layers,
                .hidden = gpt.hidden,
@@ -112,7 +102,7 @@ Result<Run> read_run(const Options& options) {
   if (!options.memory.empty()) {
     SHARDPLAN_ASSIGN_OR_RETURN(run.memory, parse_bytes(options.memory));
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(run.software, read_software(options.software));
+  SHARDPLAN_ASSIGN_OR_RETURN(run.switches, read_software(options.software));
   run.config = options.config;
   SHARDPLAN_ASSIGN_OR_RETURN(run.config.recompute, read_recompute(options.recompute));
   run.config.batch = options.batch_option->count() > 0 ? options.batch : gpt.batch;
@@ -120,7 +110,7 @@ Result<Run> read_run(const Options& options) {
 }
 
 /// Without --dp: the replicas that fill the cluster.
-Status fill_data(const Options& options, Run& run) {
+Status fill_data(const Options& options, PredictedRun& run) {
   MegatronConfig& config = run.config;
   if (options.data_option->count() > 0) {
     config.data = options.data;
@@ -144,238 +134,22 @@ Status fill_data(const Options& options, Run& run) {
   return {};
 }
 
-nlohmann::ordered_json to_object(const MegatronConfig& config) {
-  return {{"tp", config.tensor},
-          {"pp", config.pipeline},
-          {"dp", config.data},
-          {"microbatch", config.microbatch},
-          {"batch", config.batch},
-          {"microbatches", config.microbatches()},
-          {"interleave", config.interleave},
-          {"sequence_parallel", config.sequence_parallel},
-          {"recompute", to_string(config.recompute)},
-          {"distributed_optimizer", config.distributed_optimizer},
-          {"overlap_gradients", config.overlap_gradients}};
+/// Goes through all configurations once more; those of the best are known by now.
+Result<MegatronCandidate> leanest(const PredictedRun& run,
+                                  const cost::MegatronSweepOptions& wanted,
+                                  const MegatronCandidate& best) {
+  MegatronCandidate found = best;
+  const Seconds limit = best.seconds * (1 + kPlateau);
+  const auto compare = [&](const MegatronCandidate& candidate) {
+    if (candidate.seconds <= limit && candidate.bytes < found.bytes) {
+      found = candidate;
+    }
+  };
+  SHARDPLAN_RETURN_IF_ERROR(cost::sweep_megatron(run.model, run.cluster, wanted, compare));
+  return found;
 }
 
-using Part = std::pair<std::string_view, double>;
-
-std::vector<Part> parts_of(const cost::MegatronTime& time) {
-  return {{"forward", time.forward},
-          {"backward", time.backward},
-          {"recompute", time.recompute},
-          {"tensor_communication", time.tensor},
-          {"pipeline_communication", time.pipeline},
-          {"embedding_and_head", time.head},
-          {"bubble", time.bubble},
-          {"data_communication", time.data},
-          {"optimizer", time.optimizer}};
-}
-
-std::vector<Part> parts_of(const cost::MegatronMemory& memory) {
-  return {{"parameters", memory.parameters},
-          {"gradients", memory.gradients},
-          {"optimizer", memory.optimizer},
-          {"activations", memory.activations},
-          {"recomputed_layer", memory.recomputed},
-          {"embedding_and_head", memory.head},
-          {"optimizer_copies", memory.copies}};
-}
-
-Bytes whole_bytes(double bytes) {
-  return std::llround(bytes);
-}
-
-Bytes bytes_of(const MegatronPrediction& prediction) {
-  return whole_bytes(prediction.memory.total());
-}
-
-/// FLOP/s of one device.
-double rate(Flops flops, const Run& run, const MegatronPrediction& prediction) {
-  return flops / (prediction.time.total() * static_cast<double>(run.config.devices()));
-}
-
-double tokens_a_second(const Run& run, Seconds seconds) {
-  return static_cast<double>(run.config.batch) * static_cast<double>(run.model.seq) / seconds;
-}
-
-void print_prediction_json(const Options& options,
-                           const Run& run,
-                           const MegatronPrediction& prediction) {
-  const Seconds seconds = prediction.time.total();
-  nlohmann::ordered_json object;
-  object["model"] = options.model;
-  object["cluster"] = run.cluster.name;
-  object["parameters"] = whole(run.model.parameters());
-  object["devices"] = run.config.devices();
-  object["configuration"] = to_object(run.config);
-  object["software"] = options.software;
-  object["step_seconds"] = seconds;
-  for (const auto& [name, value] : parts_of(prediction.time)) {
-    object["seconds"][name] = value;
-  }
-  object["hidden_data_communication_seconds"] = prediction.time.hidden_data;
-  object["bubble_part"] = prediction.time.bubble / seconds;
-  object["tokens_per_second"] = tokens_a_second(run, seconds);
-  object["model_flops"] = prediction.model_flops;
-  object["hardware_flops"] = prediction.hardware_flops;
-  object["model_flops_per_second_and_device"] = rate(prediction.model_flops, run, prediction);
-  object["hardware_flops_per_second_and_device"] = rate(prediction.hardware_flops, run, prediction);
-  object["mfu"] = prediction.model_utilization;
-  object["hfu"] = prediction.hardware_utilization;
-  object["memory_bytes"] = bytes_of(prediction);
-  object["memory_stage"] = prediction.memory.first_stage ? "first" : "last";
-  for (const auto& [name, value] : parts_of(prediction.memory)) {
-    object["memory"][name] = whole_bytes(value);
-  }
-  object["memory_limit"] = run.memory;
-  object["fits"] = bytes_of(prediction) <= run.memory;
-  print_json(object);
-}
-
-std::string words(std::string_view name) {
-  std::string text(name);
-  for (char& c : text) {
-    c = c == '_' ? ' ' : c;
-  }
-  return text;
-}
-
-std::string layout_text(const MegatronConfig& c) {
-  return fmt::format("tp {} · pp {}{} · dp {}, {} microbatches of {}, recompute {}{}{}{}",
-                     c.tensor,
-                     c.pipeline,
-                     c.interleave > 1 ? fmt::format(" in {} chunks each", c.interleave) : "",
-                     c.data,
-                     c.microbatches(),
-                     c.microbatch,
-                     to_string(c.recompute),
-                     c.sequence_parallel ? ", sequence parallel" : "",
-                     c.distributed_optimizer ? ", distributed optimizer" : "",
-                     c.overlap_gradients ? ", gradients overlapped" : "");
-}
-
-void print_prediction(const Options& options,
-                      const Run& run,
-                      const MegatronPrediction& prediction) {
-  const Seconds seconds = prediction.time.total();
-  fmt::print("{}: {} parameters on {} of {} devices of {}\n{}\n\n",
-             options.model,
-             human_count(run.model.parameters()),
-             run.config.devices(),
-             run.cluster.device_count(),
-             run.cluster.name,
-             layout_text(run.config));
-  fmt::print("step      {}, {} tokens/s\n",
-             human_seconds(seconds),
-             human_count(tokens_a_second(run, seconds)));
-  fmt::print("model     {}/s a device, MFU {:.1f} %\n",
-             human_flops(rate(prediction.model_flops, run, prediction)),
-             100 * prediction.model_utilization);
-  fmt::print("hardware  {}/s a device, HFU {:.1f} %\n",
-             human_flops(rate(prediction.hardware_flops, run, prediction)),
-             100 * prediction.hardware_utilization);
-  fmt::print("memory    {} on the {} stage; {} a device: {}\n\n",
-             human_bytes(bytes_of(prediction)),
-             prediction.memory.first_stage ? "first" : "last",
-             human_bytes(run.memory),
-             bytes_of(prediction) <= run.memory ? "fits" : "does not fit");
-  TextTable time({"time of a step", "seconds", "part"});
-  for (const auto& [name, value] : parts_of(prediction.time)) {
-    time.add({words(name), human_seconds(value), fmt::format("{:.1f} %", 100 * value / seconds)});
-  }
-  TextTable memory({"memory", "bytes"});
-  for (const auto& [name, value] : parts_of(prediction.memory)) {
-    memory.add({words(name), human_bytes(whole_bytes(value))});
-  }
-  fmt::print("{}\n{}", time.text(), memory.text());
-  if (prediction.memory.copies > 0) {
-    fmt::print("\nOptimizer copies take the place of activations.\n");
-  }
-}
-
-nlohmann::ordered_json to_object(const MegatronCandidate& candidate) {
-  return {{"configuration", to_object(candidate.config)},
-          {"devices", candidate.config.devices()},
-          {"step_seconds", candidate.seconds},
-          {"memory_bytes", whole_bytes(candidate.bytes)}};
-}
-
-void print_sweep_json(const Options& options,
-                      const Run& run,
-                      const MegatronSweep& swept,
-                      Seconds seconds) {
-  nlohmann::ordered_json object;
-  object["model"] = options.model;
-  object["cluster"] = run.cluster.name;
-  object["batch"] = run.config.batch;
-  object["memory_limit"] = run.memory;
-  object["examined"] = swept.examined;
-  object["fitting"] = swept.fitting;
-  object["search_seconds"] = seconds;
-  object["best"] = nlohmann::ordered_json::array();
-  for (const MegatronCandidate& candidate : swept.best) {
-    object["best"].push_back(to_object(candidate));
-  }
-  object["smallest"] = to_object(swept.smallest);
-  print_json(object);
-}
-
-std::string mark(bool is) {
-  return is ? "yes" : "";
-}
-
-void print_sweep(const Options& options,
-                 const Run& run,
-                 const MegatronSweep& swept,
-                 Seconds seconds) {
-  fmt::print("{}: {} parameters, batch {}, at most {} devices of {}\n",
-             options.model,
-             human_count(run.model.parameters()),
-             run.config.batch,
-             run.cluster.device_count(),
-             run.cluster.name);
-  fmt::print("{} configurations examined in {}, {} fit in {}\n\n",
-             swept.examined,
-             human_seconds(seconds),
-             swept.fitting,
-             human_bytes(run.memory));
-  TextTable table({"step",
-                   "memory",
-                   "MFU",
-                   "devices",
-                   "tp",
-                   "pp",
-                   "dp",
-                   "chunks",
-                   "microbatch",
-                   "recompute",
-                   "sequence",
-                   "split"});
-  const Flops flops = cost::model_flops(run.model, run.config.batch);
-  const double peak = cost::half_rate(run.cluster.device);
-  for (const MegatronCandidate& candidate : swept.best) {
-    const MegatronConfig& c = candidate.config;
-    const double utilization =
-        flops / (static_cast<double>(c.devices()) * peak * candidate.seconds);
-    table.add({human_seconds(candidate.seconds),
-               human_bytes(whole_bytes(candidate.bytes)),
-               fmt::format("{:.1f} %", 100 * utilization),
-               fmt::format("{}", c.devices()),
-               fmt::format("{}", c.tensor),
-               fmt::format("{}", c.pipeline),
-               fmt::format("{}", c.data),
-               fmt::format("{}", c.interleave),
-               fmt::format("{}", c.microbatch),
-               std::string(to_string(c.recompute)),
-               mark(c.sequence_parallel),
-               mark(c.distributed_optimizer)});
-  }
-  fmt::print("{}\nsequence: sequence parallelism; split: distributed optimizer (ZeRO-1).\n",
-             table.text());
-}
-
-Error nothing_fits(const Run& run, const MegatronSweep& swept) {
+Error nothing_fits(const PredictedRun& run, const MegatronSweep& swept) {
   const std::string where = "cluster " + run.cluster.name;
   if (swept.examined == 0) {
     return invalid_input("no configuration divides the model and the batch", where);
@@ -390,7 +164,7 @@ Error nothing_fits(const Run& run, const MegatronSweep& swept) {
                {"name a larger cluster"}};
 }
 
-Result<int> sweep(const Options& options, const Run& run, const Session& session) {
+Result<int> sweep(const Options& options, const PredictedRun& run, const Session& session) {
   if (options.top < 1 || options.top > 1000) {
     return invalid_input(fmt::format("is a whole number from 1 to 1000, found {}", options.top),
                          "--top");
@@ -405,35 +179,36 @@ Result<int> sweep(const Options& options, const Run& run, const Session& session
   wanted.most_tensor = options.most_tensor;
   wanted.memory = static_cast<double>(run.memory);
   wanted.overlap_gradients = run.config.overlap_gradients;
-  wanted.software = run.software;
+  wanted.software = run.switches;
   const Seconds start = now();
-  SHARDPLAN_ASSIGN_OR_RETURN(const MegatronSweep swept,
-                             cost::sweep_megatron(run.model, run.cluster, wanted));
-  const Seconds seconds = now() - start;
-  if (swept.best.empty()) {
-    return nothing_fits(run, swept);
+  Swept swept;
+  SHARDPLAN_ASSIGN_OR_RETURN(swept.sweep, cost::sweep_megatron(run.model, run.cluster, wanted));
+  swept.seconds = now() - start;
+  if (swept.sweep.best.empty()) {
+    return nothing_fits(run, swept.sweep);
   }
+  SHARDPLAN_ASSIGN_OR_RETURN(swept.leanest, leanest(run, wanted, swept.sweep.best.front()));
   if (session.json) {
-    print_sweep_json(options, run, swept, seconds);
+    print_sweep_json(run, swept);
   } else {
-    print_sweep(options, run, swept, seconds);
+    print_sweep(run, swept);
   }
   return 0;
 }
 
 Result<int> predict(const Options& options, const Session& session) {
-  SHARDPLAN_ASSIGN_OR_RETURN(Run run, read_run(options));
+  SHARDPLAN_ASSIGN_OR_RETURN(PredictedRun run, read_run(options));
   if (options.sweep) {
     return sweep(options, run, session);
   }
   SHARDPLAN_RETURN_IF_ERROR(fill_data(options, run));
   SHARDPLAN_ASSIGN_OR_RETURN(
       const MegatronPrediction prediction,
-      cost::predict_megatron(run.model, run.cluster, run.config, run.software));
+      cost::predict_megatron(run.model, run.cluster, run.config, run.switches));
   if (session.json) {
-    print_prediction_json(options, run, prediction);
+    print_prediction_json(run, prediction);
   } else {
-    print_prediction(options, run, prediction);
+    print_prediction(run, prediction);
   }
   return 0;
 }

@@ -89,6 +89,9 @@ class PredictTest(CommandLineTest):
             alone = self.succeed_json(*words, *single)
             self.assertAlmostEqual(alone["step_seconds"] / found["step_seconds"], 1, delta=1e-12)
             self.assertEqual(alone["memory_bytes"], found["memory_bytes"])
+        lean = swept["leanest_within_one_percent"]
+        self.assertLessEqual(lean["step_seconds"], 1.01 * swept["best"][0]["step_seconds"])
+        self.assertLessEqual(lean["memory_bytes"], swept["best"][0]["memory_bytes"])
         text = self.succeed(*words, "--sweep")
         self.assertIn(f"{swept['examined']} configurations examined", text)
 
