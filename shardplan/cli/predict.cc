@@ -151,6 +151,14 @@ Result<MegatronCandidate> leanest(const PredictedRun& run,
 
 Error nothing_fits(const PredictedRun& run, const MegatronSweep& swept) {
   const std::string where = "cluster " + run.cluster.name;
+  if (swept.interrupted) {
+    return Error{ErrorCode::kInfeasible,
+                 fmt::format("interrupted; none of the first {} configurations fits in {}",
+                             swept.examined,
+                             human_bytes(run.memory)),
+                 where,
+                 {}};
+  }
   if (swept.examined == 0) {
     return invalid_input("no configuration divides the model and the batch", where);
   }
@@ -180,6 +188,7 @@ Result<int> sweep(const Options& options, const PredictedRun& run, const Session
   wanted.memory = static_cast<double>(run.memory);
   wanted.overlap_gradients = run.config.overlap_gradients;
   wanted.software = run.switches;
+  wanted.control = session.control;
   const Seconds start = now();
   Swept swept;
   SHARDPLAN_ASSIGN_OR_RETURN(swept.sweep, cost::sweep_megatron(run.model, run.cluster, wanted));

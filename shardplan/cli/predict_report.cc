@@ -185,6 +185,7 @@ void print_sweep_json(const PredictedRun& run, const Swept& swept) {
   object["memory_limit"] = run.memory;
   object["examined"] = swept.sweep.examined;
   object["fitting"] = swept.sweep.fitting;
+  object["interrupted"] = swept.sweep.interrupted;
   object["search_seconds"] = swept.seconds;
   object["best"] = nlohmann::ordered_json::array();
   for (const MegatronCandidate& candidate : swept.sweep.best) {
@@ -202,7 +203,8 @@ void print_sweep(const PredictedRun& run, const Swept& swept) {
              run.config.batch,
              run.cluster.device_count(),
              run.cluster.name);
-  fmt::print("{} configurations examined in {}, {} fit in {}\n\n",
+  fmt::print("{}{} configurations examined in {}, {} fit in {}\n\n",
+             swept.sweep.interrupted ? "interrupted: " : "",
              swept.sweep.examined,
              human_seconds(swept.seconds),
              swept.sweep.fitting,

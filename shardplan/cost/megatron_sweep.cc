@@ -148,7 +148,10 @@ class Best {
     }
   }
 
-  [[nodiscard]] MegatronSweep result() && { return std::move(sweep_); }
+  [[nodiscard]] MegatronSweep result(bool interrupted) && {
+    sweep_.interrupted = interrupted;
+    return std::move(sweep_);
+  }
 
  private:
   std::size_t keep_;
@@ -174,7 +177,8 @@ class Sweeper {
     config_.overlap_gradients = options.overlap_gradients;
   }
 
-  void run() {
+  /// Whether it came to the end.
+  bool run() {
     const std::int64_t most =
         options_.most_tensor > 0 ? std::min(options_.most_tensor, devices_) : devices_;
     for (const std::int64_t tensor : divisors(terms_.model().heads)) {
@@ -182,23 +186,30 @@ class Sweeper {
         break;
       }
       config_.tensor = tensor;
+      options_.control.report("sweep", -1);
       layer_tables_.clear();
       for (const std::int64_t pipeline : layer_divisors_) {
         if (pipeline > devices_ / tensor) {
           break;
         }
         config_.pipeline = pipeline;
-        examine_data();
+        if (!examine_data()) {
+          return false;
+        }
       }
     }
+    return true;
   }
 
  private:
-  void examine_data() {
+  bool examine_data() {
     const MegatronShare share = terms_.share(config_.tensor, config_.pipeline);
     for (const std::int64_t data : batch_divisors_) {
       if (data > devices_ / config_.tensor / config_.pipeline) {
         break;
+      }
+      if (options_.control.interrupted()) {
+        return false;
       }
       config_.data = data;
       const MegatronPlacement placement =
@@ -220,6 +231,7 @@ class Sweeper {
         }
       }
     }
+    return true;
   }
 
   AfterRow make_after(const MegatronShare& share, const MegatronPlacement& placement, bool split) {
@@ -334,8 +346,8 @@ Result<MegatronSweep> sweep(const MegatronModel& model,
     also(config, seconds, bytes);
   };
   Sweeper sweeper(model, cluster, options, see);
-  sweeper.run();
-  return std::move(best).result();
+  const bool finished = sweeper.run();
+  return std::move(best).result(!finished);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "shardplan/cluster/cluster.h"
 #include "shardplan/cost/megatron.h"
 #include "shardplan/support/ids.h"
+#include "shardplan/support/progress.h"
 #include "shardplan/support/result.h"
 
 /// Every Megatron-style configuration of a model on a cluster, with its memory. All that takes time
@@ -27,6 +28,7 @@ struct MegatronSweepOptions {
   double memory = 0;               ///< bytes a device may hold; 0 = what it has
   bool overlap_gradients = false;  ///< as in MegatronConfig, for all
   MegatronSoftware software{};
+  Control control{};  ///< asked for each (tensor, pipeline, data)
 };
 
 struct MegatronCandidate {
@@ -41,6 +43,7 @@ struct MegatronSweep {
   /// The fastest that fit, best first; equal times by fewer devices, then by fewer bytes.
   std::vector<MegatronCandidate> best{};
   MegatronCandidate smallest{};  ///< the fewest bytes of all that were examined
+  bool interrupted = false;      ///< before all were examined
 };
 
 /// Examines every configuration that check_megatron accepts with at most the cluster's devices, but

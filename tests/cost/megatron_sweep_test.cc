@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -217,6 +218,23 @@ TEST(MegatronSweep, NothingFits) {
   EXPECT_GT(swept.smallest.bytes, 1);
   c.options.batch = 0;
   EXPECT_FALSE(sweep_megatron(c.model, c.cluster, c.options));
+}
+
+TEST(MegatronSweep, StopsWithTheBestSoFar) {
+  Case c = cases()[1];
+  const auto whole = sweep_megatron(c.model, c.cluster, c.options).value();
+  EXPECT_FALSE(whole.interrupted);
+  std::atomic<bool> stop = false;
+  c.options.control.interrupt = &stop;
+  std::int64_t seen = 0;
+  const auto swept = sweep_megatron(c.model, c.cluster, c.options, [&](const MegatronCandidate&) {
+                       stop = ++seen > whole.examined / 2;
+                     }).value();
+  EXPECT_TRUE(swept.interrupted);
+  EXPECT_EQ(swept.examined, seen);
+  EXPECT_LT(swept.examined, whole.examined);
+  EXPECT_EQ(swept.best.size(), c.options.keep);
+  EXPECT_GE(swept.best[0].seconds, whole.best[0].seconds);
 }
 
 }  // namespace
