@@ -8,6 +8,7 @@
 
 #include "shardplan/planners/layer_planner.h"
 #include "shardplan/planners/pipeline/block_partition.h"
+#include "shardplan/planners/pipeline/pipedream2019.h"
 #include "shardplan/planners/pipeline/piper2021.h"
 #include "shardplan/support/text.h"
 
@@ -66,6 +67,7 @@ const std::vector<LayerPlannerInfo>& layer_planners() {
       piper_planner(),
       gpipe_planner(),
       torchgpipe_planner(),
+      pipedream_planner(),
   };
   return planners;
 }

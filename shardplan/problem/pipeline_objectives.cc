@@ -1,0 +1,215 @@
+#include "shardplan/problem/pipeline_objectives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace shardplan::problem {
+namespace {
+
+constexpr double kSlack = 1e-9;  // of memory sums, added in another order than the planner's
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+Error broken(const std::string& message, const std::string& where = "plan") {
+  return Error{ErrorCode::kRuntime, message, where, {}};
+}
+
+/// Layers of PipeDream's profiles that its code takes out before it plans.
+bool is_taken_out(const LayerGraph& graph, const LayerAdjacency& adjacent, std::size_t v) {
+  const std::string& name = graph.layers[v].name;
+  return graph.origin == "pipedream" &&
+         (name.starts_with("Input") ||
+          (name.starts_with("__getitem__") && adjacent.out[v].empty()));
+}
+
+/// Stages of one level that together hold some layers, seen by the formulas of PipeDream.
+class PipedreamLevel {
+ public:
+  PipedreamLevel(const LayerGraph& graph, const LayerMachines& machines)
+      : graph_(graph), adjacent_(adjacency(graph)), machines_(machines) {
+    if (machines_.hierarchy.empty()) {
+      machines_.hierarchy = {machines.devices};
+      machines_.bandwidths = {machines.bandwidth};
+    }
+  }
+
+  Result<double> slowest(const std::vector<LayerStage>& stages,
+                         std::size_t level,
+                         const std::vector<int>& layers,
+                         const PublishedOptions& options) const {
+    SHARDPLAN_RETURN_IF_ERROR(check_layers(stages, layers));
+    const int all = machines_.hierarchy[level];
+    int used = 0;
+    double slowest = 0;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      used += stages[s].replicas;
+      SHARDPLAN_ASSIGN_OR_RETURN(const double time, stage_time(stages, s, level, used, options));
+      slowest = std::max(slowest, time);
+    }
+    const auto fewer = options.find("fewer");
+    const bool may_leave = fewer != options.end() && fewer->second == "yes";
+    if (used > all || (used < all && !may_leave)) {
+      return broken(fmt::format("{} machines in use at level {}, of {}", used, level + 1, all));
+    }
+    return slowest;
+  }
+
+ private:
+  /// Every layer in one stage, and no stage needs what a later one computes.
+  Status check_layers(const std::vector<LayerStage>& stages, const std::vector<int>& layers) const {
+    std::vector<int> stage_of(graph_.layers.size(), -1);
+    std::size_t count = 0;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      if (stages[s].replicas < 1) {
+        return broken(fmt::format("stage {} has {} replicas", s, stages[s].replicas));
+      }
+      for (const int v : stages[s].layers) {
+        if (v < 0 || at(v) >= graph_.layers.size() || stage_of[at(v)] >= 0) {
+          return broken(fmt::format("layer {} is in two stages, or not in the graph", v));
+        }
+        stage_of[at(v)] = static_cast<int>(s);
+        ++count;
+      }
+    }
+    for (const int v : layers) {
+      if (stage_of[at(v)] < 0) {
+        return broken(fmt::format("{} is in no stage", describe(graph_.layers[at(v)])));
+      }
+    }
+    if (count != layers.size()) {
+      return broken("stages hold layers of other stages");
+    }
+    for (const LayerEdge& edge : graph_.edges) {
+      const int source = stage_of[at(edge.source)];
+      const int target = stage_of[at(edge.target)];
+      if (source >= 0 && target >= 0 && source > target) {
+        return broken(fmt::format("{} runs before {}, which it needs",
+                                  describe(graph_.layers[at(edge.target)]),
+                                  describe(graph_.layers[at(edge.source)])));
+      }
+    }
+    return {};
+  }
+
+  /// Bytes that the layers up to and including `stage` send to later ones, which pass through the
+  /// stages between.
+  double cut_after(const std::vector<LayerStage>& stages,
+                   std::size_t stage,
+                   const std::vector<bool>& before) const {
+    std::vector<bool> early = before;
+    for (std::size_t s = 0; s <= stage; ++s) {
+      for (const int v : stages[s].layers) {
+        early[at(v)] = true;
+      }
+    }
+    double bytes = 0;
+    for (std::size_t v = 0; v < early.size(); ++v) {
+      if (!early[v] || is_taken_out(graph_, adjacent_, v)) {
+        continue;
+      }
+      double most = 0;
+      for (const int e : adjacent_.out[v]) {
+        const LayerEdge& edge = graph_.edges[at(e)];
+        if (!early[at(edge.target)] && !is_taken_out(graph_, adjacent_, at(edge.target))) {
+          most = std::max(most, edge.bytes);
+        }
+      }
+      bytes += most;
+    }
+    return bytes;
+  }
+
+  Result<double> stage_time(const std::vector<LayerStage>& stages,
+                            std::size_t s,
+                            std::size_t level,
+                            int used,
+                            const PublishedOptions& options) const {
+    const LayerStage& stage = stages[s];
+    const double m = stage.replicas;
+    double within = 1;
+    for (std::size_t lower = 0; lower < level; ++lower) {
+      within *= machines_.hierarchy[lower];
+    }
+    double compute = 0;
+    double weights = 0;
+    double stashed = 0;
+    for (const int v : stage.layers) {
+      if (is_taken_out(graph_, adjacent_, at(v))) {
+        continue;
+      }
+      const LayerChoice& choice = graph_.layers[at(v)].choices.front();
+      compute += choice.time;
+      weights += choice.parameter_bytes;
+      stashed += choice.parameter_bytes + choice.in_flight_bytes;
+    }
+    const double versions = std::ceil(static_cast<double>(machines_.hierarchy[level] - used) / m);
+    if (machines_.memory_bytes > 0 && versions * stashed > machines_.memory_bytes * (1 + kSlack)) {
+      return broken(fmt::format("{} bytes are stashed on a device that has {}",
+                                versions * stashed,
+                                machines_.memory_bytes),
+                    fmt::format("stage {}", s));
+    }
+    const auto straight = options.find("straight");
+    if (straight != options.end() && straight->second == "yes" && stage.replicas != 1) {
+      return broken("has replicas in a straight pipeline", fmt::format("stage {}", s));
+    }
+    if (level > 0) {
+      SHARDPLAN_ASSIGN_OR_RETURN(compute,
+                                 PipedreamLevel(*this, before_of(stages, s))
+                                     .slowest(stage.inner, level - 1, stage.layers, options));
+    }
+    const double per_byte = graph_.units_per_transfer_second / machines_.bandwidths[level];
+    const double sync = 4 * (m - 1) / m * weights * per_byte;
+    if (s == 0) {
+      return (compute + sync / within) / m;  // the case of one stage, of the recurrence
+    }
+    const double in = cut_after(stages, s - 1, before_);
+    const double out = cut_after(stages, s, before_);
+    return std::max({(compute + sync) / m, 2 * in / m * per_byte, 2 * out / m * per_byte});
+  }
+
+  PipedreamLevel(const PipedreamLevel& upper, std::vector<bool> before)
+      : graph_(upper.graph_),
+        adjacent_(upper.adjacent_),
+        machines_(upper.machines_),
+        before_(std::move(before)) {}
+
+  std::vector<bool> before_of(const std::vector<LayerStage>& stages, std::size_t stage) const {
+    std::vector<bool> before = before_;
+    for (std::size_t s = 0; s < stage; ++s) {
+      for (const int v : stages[s].layers) {
+        before[at(v)] = true;
+      }
+    }
+    return before;
+  }
+
+  const LayerGraph& graph_;
+  LayerAdjacency adjacent_;
+  LayerMachines machines_;
+  /// Layers of earlier stages of the levels above.
+  std::vector<bool> before_ = std::vector<bool>(graph_.layers.size(), false);
+};
+
+}  // namespace
+
+Result<double> pipedream_objective(const LayerGraph& graph,
+                                   const LayerMachines& machines,
+                                   const LayerPlan& plan,
+                                   const PublishedOptions& options) {
+  std::vector<int> layers;
+  for (std::size_t v = 0; v < graph.layers.size(); ++v) {
+    layers.push_back(static_cast<int>(v));
+  }
+  const PipedreamLevel level(graph, machines);
+  const std::size_t levels = std::max<std::size_t>(1, machines.hierarchy.size());
+  return level.slowest(plan.stages, levels - 1, layers, options);
+}
+
+}  // namespace shardplan::problem
