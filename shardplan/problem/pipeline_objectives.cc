@@ -62,7 +62,8 @@ class PipedreamLevel {
 
  private:
   /// Every layer in one stage, and no stage needs what a later one computes.
-  Status check_layers(const std::vector<LayerStage>& stages, const std::vector<int>& layers) const {
+  [[nodiscard]] Status check_layers(const std::vector<LayerStage>& stages,
+                                    const std::vector<int>& layers) const {
     std::vector<int> stage_of(graph_.layers.size(), -1);
     std::size_t count = 0;
     for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -99,9 +100,9 @@ class PipedreamLevel {
 
   /// Bytes that the layers up to and including `stage` send to later ones, which pass through the
   /// stages between.
-  double cut_after(const std::vector<LayerStage>& stages,
-                   std::size_t stage,
-                   const std::vector<bool>& before) const {
+  [[nodiscard]] double cut_after(const std::vector<LayerStage>& stages,
+                                 std::size_t stage,
+                                 const std::vector<bool>& before) const {
     std::vector<bool> early = before;
     for (std::size_t s = 0; s <= stage; ++s) {
       for (const int v : stages[s].layers) {
@@ -180,7 +181,8 @@ class PipedreamLevel {
         machines_(upper.machines_),
         before_(std::move(before)) {}
 
-  std::vector<bool> before_of(const std::vector<LayerStage>& stages, std::size_t stage) const {
+  [[nodiscard]] std::vector<bool> before_of(const std::vector<LayerStage>& stages,
+                                            std::size_t stage) const {
     std::vector<bool> before = before_;
     for (std::size_t s = 0; s < stage; ++s) {
       for (const int v : stages[s].layers) {

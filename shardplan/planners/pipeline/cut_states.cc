@@ -49,6 +49,7 @@ Result<CutStates> CutStates::create(const LayerGraph& graph, std::string_view me
     ordered.push_back(states.nodes_[at(node)]);
   }
   std::vector<std::vector<int>> tail;
+  tail.reserve(order.size());
   for (const int node : order) {
     tail.push_back(states.tail_[at(node)]);
   }
