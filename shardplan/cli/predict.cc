@@ -101,6 +101,9 @@ Result<PredictedRun> read_run(const Options& options) {
   run.memory = device.memory;
   if (!options.memory.empty()) {
     SHARDPLAN_ASSIGN_OR_RETURN(run.memory, parse_bytes(options.memory));
+    if (run.memory < 1) {
+      return invalid_input("must be at least 1 byte", "--memory");
+    }
   }
   SHARDPLAN_ASSIGN_OR_RETURN(run.switches, read_software(options.software));
   run.config = options.config;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -91,7 +92,8 @@ std::string mark(bool is) {
 }  // namespace
 
 Bytes whole_bytes(double bytes) {
-  return std::llround(bytes);
+  constexpr double kMost = 9e18;
+  return std::llround(std::min(bytes, kMost));
 }
 
 std::string layout_text(const MegatronConfig& c) {

@@ -33,6 +33,7 @@ struct Swept {
 
 /// "tp 8 · pp 8 in 3 chunks each · dp 1, 64 microbatches of 1, recompute none".
 [[nodiscard]] std::string layout_text(const cost::MegatronConfig& config);
+/// Rounded; of absurd sizes the most that 64 bits hold.
 [[nodiscard]] Bytes whole_bytes(double bytes);
 
 void print_prediction(const PredictedRun& run, const cost::MegatronPrediction& prediction);

@@ -34,6 +34,12 @@ class PredictTest(CommandLineTest):
         self.assertIs(row["fits"], False)
         self.assertIn("does not fit", self.succeed(*ROW, "--memory", "20GiB"))
 
+    def test_absurd_sizes_do_not_fit(self):
+        words = ["predict", "gpt:seq=2147483648,vocab=2147483648", "--cluster", "dgx-a100:1"]
+        row = self.succeed_json(*words, "--batch", "2147483648")
+        self.assertIs(row["fits"], False)
+        self.assertGreater(row["memory_bytes"], 2**62)
+
     def test_replicas_fill_the_cluster(self):
         words = ["predict", GPT, "--cluster", "dgx-a100:4", "--tp", "4", "--batch", "64"]
         self.assertEqual(self.succeed_json(*words)["configuration"]["dp"], 8)
@@ -56,6 +62,7 @@ class PredictTest(CommandLineTest):
             (["--software", "2020"], "--software", "2021"),
             (["--matmul-efficiency", "1.5"], "--matmul-efficiency"),
             (["--memory", "12parsecs"], "12parsecs"),
+            (["--memory", "0"], "--memory", "at least 1 byte"),
             (["--sweep", "--top", "0"], "--top"),
             (["--sweep", "--max-tp", "-1"], "--max-tp"),
         ):
