@@ -123,6 +123,7 @@ std::vector<Line> one_level_lines(CollectiveKind kind, const Links& l) {
       return {{(l.n - 1) * l.alpha, l.rest() * l.beta},
               {l.log_ceil() * l.alpha, l.log_ceil() / 2 * l.beta}};
     case CollectiveKind::kCollectivePermute:
+    case CollectiveKind::kHaloExchange:
       return {{l.alpha, l.beta}};
     case CollectiveKind::kSlice:
       break;

@@ -9,6 +9,7 @@
 
 #include "shardplan/cost/collectives.h"
 #include "shardplan/cost/curve.h"
+#include "shardplan/sharding/halo.h"
 
 namespace shardplan::cost {
 namespace {
@@ -65,6 +66,7 @@ double copies(const sharding::ReshardStep& step,
       return 2;
     case CollectiveKind::kSlice:
     case CollectiveKind::kCollectivePermute:
+    case CollectiveKind::kHaloExchange:
       break;
   }
   return 0;
@@ -162,6 +164,9 @@ Seconds CostModel::collective(CollectiveKind kind,
   if (kind == CollectiveKind::kSlice) {
     return tables_->memory(2 * static_cast<double>(bytes));
   }
+  if (kind == CollectiveKind::kHaloExchange) {
+    kind = CollectiveKind::kCollectivePermute;
+  }
   std::uint32_t mask = 0;
   for (const int axis : axes) {
     mask |= 1U << static_cast<unsigned>(axis);
@@ -172,6 +177,9 @@ Seconds CostModel::collective(CollectiveKind kind,
 
 Seconds CostModel::reshard_step(const sharding::ReshardStep& step,
                                 const ir::TensorType& type) const {
+  if (step.kind == CollectiveKind::kHaloExchange) {
+    return halo_exchange(step, type);
+  }
   const bool by_output =
       step.kind == CollectiveKind::kAllGather || step.kind == CollectiveKind::kSlice;
   const sharding::ShardingSpec& spec = by_output ? step.to : step.from;
@@ -179,6 +187,18 @@ Seconds CostModel::reshard_step(const sharding::ReshardStep& step,
   const double made = std::max(0.0, copies(step, type, mesh()) - measured_copies(step));
   const double copied = made * 2 * static_cast<double>(bytes);
   return collective(step.kind, bytes, step.axes) + (copied > 0 ? tables_->memory(copied) : 0);
+}
+
+/// The rows that come in pass the slowest link as those of a permute do; what there is beside is
+/// copied: the part with its halos, and rows that are packed to be sent.
+Seconds CostModel::halo_exchange(const sharding::ReshardStep& step,
+                                 const ir::TensorType& type) const {
+  const sharding::HaloTraffic traffic = sharding::halo_traffic(step, type, mesh());
+  const ir::TensorType made{type.dtype,
+                            sharding::widened_shape(step.halos, step.to, type.shape, mesh())};
+  const Bytes copied = made.bytes() + traffic.packed;
+  return collective(step.kind, traffic.received, step.axes) +
+         tables_->memory(2 * static_cast<double>(copied));
 }
 
 /// The copies that were measured together with the collective: the probe times it on parts of the

@@ -47,18 +47,19 @@ class CostModel {
 
   /// A collective over the group spanned by `axes`. `bytes` is the size of the full tensor on one
   /// device: the gathered output of an all-gather, the unreduced input of a reduce-scatter or
-  /// all-reduce, the local tensor of an all-to-all or permute, the output of a slice. α–β cost of
-  /// the best of ring, tree (recursive halving and doubling), and hierarchical algorithms on the
-  /// link levels that the group crosses (Thakur, Rabenseifner, Gropp 2005); kSlice is a local copy.
-  /// Groups of one device cost nothing.
-  /// Example: all-reduce of B bytes over 8 devices of one level: 6 α + 7/4 B / bandwidth.
+  /// all-reduce, the local tensor of an all-to-all or permute, the output of a slice, the rows that
+  /// a device receives in a halo exchange (priced as a permute of them). α–β cost of the best of
+  /// ring, tree (recursive halving and doubling), and hierarchical algorithms on the link levels
+  /// that the group crosses (Thakur, Rabenseifner, Gropp 2005); kSlice is a local copy. Groups of
+  /// one device cost nothing. Example: all-reduce of B bytes over 8 devices of one level: 6 α + 7/4
+  /// B / bandwidth.
   [[nodiscard]] Seconds collective(sharding::CollectiveKind kind,
                                    Bytes bytes,
                                    const std::vector<int>& axes) const;
 
-  /// A step of a change of layout, for sharding::Resharder: the collective, and the local copies
-  /// that it needs (the runtime keeps the input, and packs parts that do not lie one after the
-  /// other in memory).
+  /// A step of a change of layout, for sharding::Resharder, or a halo exchange: the collective, and
+  /// the local copies that it needs (the runtime keeps the input, and packs parts that do not lie
+  /// one after the other in memory).
   [[nodiscard]] Seconds reshard_step(const sharding::ReshardStep& step,
                                      const ir::TensorType& type) const;
 
@@ -66,6 +67,8 @@ class CostModel {
   [[nodiscard]] const cluster::DeviceMesh& mesh() const;
 
  private:
+  [[nodiscard]] Seconds halo_exchange(const sharding::ReshardStep& step,
+                                      const ir::TensorType& type) const;
   [[nodiscard]] double measured_copies(const sharding::ReshardStep& step) const;
 
   struct Tables;

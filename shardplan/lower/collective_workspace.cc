@@ -72,6 +72,7 @@ Bytes collective_workspace(const sharding::ReshardStep& step,
     }
     case CollectiveKind::kSlice:
     case CollectiveKind::kCollectivePermute:
+    case CollectiveKind::kHaloExchange:  // see sharding::halo_traffic
       break;
   }
   return 0;

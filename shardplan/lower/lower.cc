@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "shardplan/lower/frees.h"
+#include "shardplan/lower/local_op.h"
 #include "shardplan/lower/overlap.h"
 #include "shardplan/lower/program.h"
 #include "shardplan/lower/readers.h"
@@ -94,7 +95,8 @@ class Lowering {
         LocalValue{ir::TensorType{type.dtype, sharding::local_shape(spec, type.shape, plan_.mesh)},
                    spec,
                    global,
-                   view_of});
+                   view_of,
+                   {}});
     return LocalId(program_.values.size() - 1);
   }
 
@@ -302,24 +304,30 @@ class Lowering {
     std::vector<LocalId> keeps;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       SHARDPLAN_ASSIGN_OR_RETURN(
-          const LocalId local,
+          const LocalId copy,
           need(op.inputs[i], layouts.inputs[i], reader, id, static_cast<int>(i)));
-      keep_alive(op.inputs[i], reader, local, keeps);
-      step.inputs.push_back(local);
+      keep_alive(op.inputs[i], reader, copy, keeps);
+      step.inputs.push_back(copy);
     }
+    LocalOp local =
+        local_op(def, map, ops::op_types(step_, id), op.attributes, layouts, plan_.mesh);
+    exchange_halos(local, step, keeps);
+    step.flops = local.flops;
+    step.bytes = local.bytes;
+    step.workspace = local.workspace;
+    step.cut = std::move(local.cut);
     for (std::size_t r = 0; r < op.outputs.size(); ++r) {
       LocalId storage;
       if (const int operand = ops::storage_operand(def, r); operand >= 0) {
         storage = program_.root(step.inputs[static_cast<std::size_t>(operand)]);
       }
-      const LocalId local = add_local(op.outputs[r], layouts.results[r], storage);
-      step.outputs.push_back(local);
+      const LocalId made = add_local(op.outputs[r], layouts.results[r], storage);
+      step.outputs.push_back(made);
       if (!again || reruns_.dropped[op.outputs[r].index()]) {
-        copies_[op.outputs[r].index()] = {Copy{layouts.results[r], local}};
+        copies_[op.outputs[r].index()] = {Copy{layouts.results[r], made}};
       }
     }
     add_positions(map, strategy, step);
-    add_work(def, op, map, step);
     push(std::move(step), std::move(keeps));
     for (const ValueId output : op.outputs) {
       if (!again || reruns_.dropped[output.index()]) {
@@ -350,25 +358,28 @@ class Lowering {
     }
   }
 
-  void add_work(const ops::OpDef& def,
-                const ir::Op& op,
-                const ops::AxisMap& map,
-                Step& step) const {
-    if (def.view) {
-      return;
+  /// The copies of operands that have their halos take the place of those without; these stay as
+  /// long as the op runs.
+  void exchange_halos(const LocalOp& local, Step& step, std::vector<LocalId>& keeps) {
+    for (const HaloExchange& halo : local.exchanges) {
+      LocalId& input = step.inputs[static_cast<std::size_t>(halo.operand)];
+      program_.values.push_back(
+          LocalValue{halo.made, halo.step.to, program_.value(input).global, {}, halo.step.halos});
+      const LocalId made(program_.values.size() - 1);
+      Step exchange;
+      exchange.kind = StepKind::kCollective;
+      exchange.inputs = {input};
+      exchange.outputs = {made};
+      exchange.op = step.op;
+      exchange.operand = halo.operand;
+      exchange.recompute = step.recompute;
+      exchange.collective = halo.step;
+      exchange.workspace = halo.workspace;
+      exchange.phase = phase_;
+      push(std::move(exchange));
+      keeps.push_back(input);
+      input = made;
     }
-    ops::Types inputs;
-    ops::Types results;
-    for (const LocalId local : step.inputs) {
-      inputs.push_back(program_.value(local).type);
-    }
-    for (const LocalId local : step.outputs) {
-      results.push_back(program_.value(local).type);
-    }
-    const ops::OpView view{inputs, results, op.attributes};
-    step.flops = def.flops != nullptr ? def.flops(view) : 0;
-    step.workspace = def.workspace != nullptr ? def.workspace(view) : 0;
-    step.bytes = memory_traffic(map, inputs, results);
   }
 
   const ir::Graph& step_;
@@ -434,26 +445,6 @@ class Lowering {
 };
 
 }  // namespace
-
-Bytes memory_traffic(const ops::AxisMap& map,
-                     std::span<const ir::TensorType> inputs,
-                     std::span<const ir::TensorType> results) {
-  Bytes written = 0;
-  for (const ir::TensorType& type : results) {
-    written += type.bytes();
-  }
-  Bytes total = written;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const bool looked_up =
-        std::any_of(map.inputs[i].begin(), map.inputs[i].end(), [&](const std::vector<int>& dim) {
-          return std::any_of(dim.begin(), dim.end(), [&](int axis) {
-            return map.axes[static_cast<std::size_t>(axis)].role == ops::AxisRole::kLookup;
-          });
-        });
-    total += looked_up ? std::min(inputs[i].bytes(), written) : inputs[i].bytes();
-  }
-  return total;
-}
 
 Result<Program> lower(const ir::Graph& step,
                       const plan::Plan& plan,

@@ -20,6 +20,8 @@ struct LocalValue {
   sharding::ShardingSpec spec{};
   ir::ValueId global{};  ///< the graph value it is (a part of)
   LocalId view_of{};     ///< root of the storage, when it is not its own
+  /// What windows need beside the part in `spec`; `type` has it. Made for one op.
+  std::vector<ops::Halo> halos{};
 };
 
 /// The global place of a shard along an axis that a kernel must know (dropout, lookups, iota).
@@ -50,12 +52,14 @@ struct Step {
   // kCompute
   ir::OpId op{};                      ///< op of the step graph: name, attributes, layer
   std::vector<Position> positions{};  ///< of every positional axis of the op's AxisMap
+  std::vector<ops::Halo> cut{};       ///< of every axis that is cut and along which windows slide
   bool recompute = false;             ///< (of) a second run of a forward op in the backward pass
   Flops flops = 0;                    ///< local
   Bytes bytes = 0;                    ///< local bytes read and written
   Bytes workspace = 0;                ///< local kernel temporaries
   // kCollective (kSlice included); the tensor is inputs[0] -> outputs[0]
-  int operand = kOfResult;  ///< of `op`, for which the layout changes; or one of the two below
+  /// Of `op`, for which the layout changes or which gets its halos; or one of the two below.
+  int operand = kOfResult;
   static constexpr int kOfResult = -1;  ///< a result of `op` changes as soon as it is made
   static constexpr int kOfWrite = -2;   ///< a result of `op` changes to be written back
   sharding::ReshardStep collective{};
@@ -96,9 +100,10 @@ struct Program {
 };
 
 /// A moment of a program: while an op runs, or while an operand or a result of it changes layout
-/// (kWrite: to be written back; `op` is then the one after which that happens).
+/// (kWrite: to be written back; `op` is then the one after which that happens), or an operand that
+/// is in its layout gets its halos.
 struct ProgramPoint {
-  enum class What : std::uint8_t { kRun, kOperand, kResult, kWrite };
+  enum class What : std::uint8_t { kRun, kOperand, kResult, kWrite, kHalo };
   ir::OpId op{};
   bool again = false;  ///< its second run
   What what = What::kRun;
@@ -117,7 +122,9 @@ struct LowerOptions {
 /// It is made when first needed; a value with one reader that wants it no larger is changed as soon
 /// as it is made. Changed parameters, and changed operands of ops that run again, are dropped after
 /// the forward pass and made again in the backward pass; other changed activations are kept.
-/// Precondition: plan::check. Errors: a change of layout that does not exist.
+/// What an op's windows need beside its parts is fetched just before it and dropped after it
+/// (lower/local_op.h), also where it runs again. Precondition: plan::check. Errors: a change of
+/// layout that does not exist.
 [[nodiscard]] Result<Program> lower(const ir::Graph& step,
                                     const plan::Plan& plan,
                                     const sharding::StepPrice& price,

@@ -18,6 +18,7 @@ struct NamedAxis {
   bool marked_sum = false;
   bool positional = false;
   bool whole = false;
+  bool slides = false;
   bool in_result = false;
   std::int64_t size = 0;  ///< 0 = not known yet
 };
@@ -104,6 +105,7 @@ class AxisMapParser {
     named.in_result = named.in_result || is_result;
     named.marked_sum = named.marked_sum || mark == '+';
     named.positional = named.positional || mark == '@' || mark == '?';
+    named.slides = named.slides || mark == '~';
     if (mark == '?') {
       named.role = AxisRole::kLookup;
     } else if (mark == '^') {
@@ -175,6 +177,10 @@ class AxisMapParser {
     bool changed = false;
     for (std::size_t d = 0; d < dims.size(); ++d) {
       if (type.shape[d] == 1 || dims[d].empty()) {
+        continue;
+      }
+      if (axis(dims[d].front()).slides) {
+        axis(dims[d].front()).size = type.shape[d];
         continue;
       }
       std::int64_t known = 1;
@@ -301,6 +307,11 @@ void factor_group(AxisMap& map,
   map = std::move(factored);
 }
 
+bool slides(const AxisMap& map, int axis) {
+  return std::any_of(
+      map.halos.begin(), map.halos.end(), [&](const Halo& halo) { return halo.axis == axis; });
+}
+
 void append_tensor(std::string& out,
                    const AxisMap& map,
                    const DimAxes& dims,
@@ -327,6 +338,8 @@ void append_tensor(std::string& out,
           out += '?';
         } else if (axis.role == AxisRole::kMax) {
           out += '^';
+        } else if (slides(map, static_cast<int>(a))) {
+          out += '~';
         } else if (axis.positional) {
           out += '@';
         } else if (axis.role == AxisRole::kSum && in_result) {
@@ -350,6 +363,14 @@ int AxisMap::find(std::string_view axis) const {
   return -1;
 }
 
+std::int64_t AxisMap::least_size(int axis) const {
+  std::int64_t least = axes[static_cast<std::size_t>(axis)].size;
+  for (const Halo& halo : halos) {
+    least = halo.axis == axis ? std::min(least, halo.size) : least;
+  }
+  return least;
+}
+
 AxisMap make_axis_map(std::string_view text,
                       std::span<const ir::TensorType> inputs,
                       std::span<const ir::TensorType> results,
@@ -357,6 +378,13 @@ AxisMap make_axis_map(std::string_view text,
   AxisMap map = AxisMapParser(text, inputs, results).build();
   map.partials = std::move(partials);
   return map;
+}
+
+void add_halo(AxisMap& map, std::string_view axis, Halo halo) {
+  halo.axis = map.find(axis);
+  SHARDPLAN_CHECK(halo.axis >= 0) << "no axis " << axis << " to slide along";
+  map.axes[static_cast<std::size_t>(halo.axis)].size = halo.own_size;
+  map.halos.push_back(halo);
 }
 
 AxisMap elementwise_axis_map(std::span<const ir::TensorType> inputs,

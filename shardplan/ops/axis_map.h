@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardplan/ir/types.h"
+#include "shardplan/ops/halo.h"
 
 namespace shardplan::ops {
 
@@ -50,8 +51,13 @@ struct AxisMap {
   std::vector<DimAxes> inputs{};
   std::vector<DimAxes> results{};
   std::vector<PartialRule> partials{};
+  /// Of the axes along which windows slide. Their dimensions may differ in size from tensor to
+  /// tensor; every tensor is cut into parts of its own dimension.
+  std::vector<Halo> halos{};
 
   [[nodiscard]] int find(std::string_view axis) const;  ///< -1 when there is none
+  /// The smallest of the dimensions that the axis is: what must be large enough to be cut.
+  [[nodiscard]] std::int64_t least_size(int axis) const;
 };
 
 /// Builds an AxisMap from text and the operand and result types that give the axis sizes.
@@ -65,6 +71,8 @@ struct AxisMap {
 ///   "n ^v -> n"                ^v: kMax
 ///   "@b @s -> b s"             @b: positional
 ///   "+b d -> b d, d"           +b: kSum although the first result has it (the second is partial)
+///   "n ~h -> n ~h"             ~h: a window slides along h, whose dimensions may differ in size
+///                              (none of them 1): add_halo() says how
 ///   "" between commas          a scalar
 ///
 /// A marker is written at one occurrence of the axis. Dimensions whose size is 1 lose their axis,
@@ -74,6 +82,10 @@ struct AxisMap {
                                     std::span<const ir::TensorType> inputs,
                                     std::span<const ir::TensorType> results,
                                     std::vector<PartialRule> partials = {});
+
+/// Says how the window slides along an axis that make_axis_map was given with "~"; the axis and its
+/// size are set here.
+void add_halo(AxisMap& map, std::string_view axis, Halo halo);
 
 /// The map of a broadcasting elementwise op: dimensions aligned at the right, one free axis for
 /// each result dimension; operand dimensions that are missing or of size 1 have none. All inputs

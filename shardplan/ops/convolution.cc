@@ -11,6 +11,7 @@
 #include "shardplan/ops/checks.h"
 #include "shardplan/ops/convolution_workspace.h"
 #include "shardplan/ops/registry.h"
+#include "shardplan/ops/spatial_axes.h"
 
 namespace shardplan::ops {
 namespace {
@@ -209,25 +210,40 @@ Result<Types> infer_backward_weight(Inputs inputs, const ir::Attributes& attribu
 
 // Axes --------------------------------------------------------------------------------------------
 
-/// The dimensions of x, of the weight and of the result, the spatial ones whole. c are the channels
-/// of x in a group, o those of the result.
+/// The dimensions of x, of the weight and of the result; those of the weight's window are whole. c
+/// are the channels of x in a group, o those of the result.
 struct Places {
   std::string x;
   std::string weight;
   std::string result;
+  SpatialAxes space;
+  bool transposed;  ///< x has an element for each window, and not the result
 };
 
-Places places_of(const ir::Attributes& attributes) {
+Places places_of(const ir::Attributes& attributes,
+                 const ir::TensorType& x,
+                 const ir::TensorType& weight,
+                 const ir::TensorType& result) {
   const Window window = window_of(attributes);
+  const ir::IntList kernel(weight.shape.begin() + 2, weight.shape.end());
   std::string whole;
   for (std::size_t d = 0; d < window.rank(); ++d) {
     whole += " *";
   }
+  const SpatialAxes space(window.transposed ? result : x,
+                          window.transposed ? x : result,
+                          kernel,
+                          window.stride,
+                          window.padding,
+                          window.dilation);
   const bool grouped = window.groups > 1;
   const std::string in = grouped ? "(g c)" : "c";
   const std::string out = grouped ? "(g o)" : "o";
-  const std::string weight = window.transposed ? in + " o" : out + " c";
-  return Places{"n " + in + whole, weight + whole, "n " + out + whole};
+  return Places{"n " + in + space.names(),
+                (window.transposed ? in + " o" : out + " c") + whole,
+                "n " + out + space.names(),
+                space,
+                window.transposed};
 }
 
 std::vector<PartialRule> linear_in_each() {
@@ -235,21 +251,28 @@ std::vector<PartialRule> linear_in_each() {
 }
 
 AxisMap axes_convolution(const OpView& op) {
-  const Places at = places_of(op.attributes);
-  return make_axis_map(
+  const Places at = places_of(op.attributes, op.inputs[0], op.inputs[1], op.results[0]);
+  AxisMap map = make_axis_map(
       at.x + ", " + at.weight + " -> " + at.result, op.inputs, op.results, linear_in_each());
+  at.space.add_halos(map, 0, at.transposed);
+  return map;
 }
 
 AxisMap axes_backward_input(const OpView& op) {
-  const Places at = places_of(op.attributes);
-  return make_axis_map(
+  const Places at = places_of(op.attributes, op.results[0], op.inputs[1], op.inputs[0]);
+  AxisMap map = make_axis_map(
       at.result + ", " + at.weight + " -> " + at.x, op.inputs, op.results, linear_in_each());
+  at.space.add_halos(map, 0, !at.transposed);
+  return map;
 }
 
+/// Each rank sums over its own windows, for which it needs the elements under them.
 AxisMap axes_backward_weight(const OpView& op) {
-  const Places at = places_of(op.attributes);
-  return make_axis_map(
+  const Places at = places_of(op.attributes, op.inputs[1], op.results[0], op.inputs[0]);
+  AxisMap map = make_axis_map(
       at.result + ", " + at.x + " -> " + at.weight, op.inputs, op.results, linear_in_each());
+  at.space.add_halos(map, at.transposed ? 0 : 1, false);
+  return map;
 }
 
 // Cost --------------------------------------------------------------------------------------------

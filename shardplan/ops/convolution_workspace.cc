@@ -9,12 +9,40 @@ using ir::TensorType;
 
 constexpr std::int64_t kBlock = 16;  ///< channels that oneDNN keeps side by side
 
+/// The padding of the kernel: along a dimension that is cut, operands have all that is needed, and
+/// what windows give beyond the own elements is left out.
+ir::IntList kernel_padding(const OpView& op) {
+  ir::IntList padding = op.attributes.ints("padding");
+  for (const Halo& halo : op.cut) {
+    padding[static_cast<std::size_t>(halo.dim) - 2] = halo.windows ? halo.reach() - 1 : 0;
+  }
+  return padding;
+}
+
+/// What the kernel makes of the windows, of which the result is a part.
+TensorType made_of_windows(const OpView& op) {
+  TensorType made = op.results[0];
+  for (const Halo& halo : op.cut) {
+    const auto dim = static_cast<std::size_t>(halo.dim);
+    if (halo.windows) {
+      made.shape[dim] = halo.made(op.inputs[0].shape[dim]);
+    }
+  }
+  return made;
+}
+
+/// Of a kernel that makes more than the result, and takes `workspace` meanwhile.
+Bytes with_crop(const TensorType& made, const TensorType& result, Bytes workspace) {
+  return made == result ? workspace : made.bytes() + std::max<Bytes>(0, workspace - result.bytes());
+}
+
 /// A convolution of x by a weight gives y, whichever of the three is computed.
 struct Convolution {
   const ir::Attributes& attributes;
   const TensorType& x;
   const TensorType& weight;
   const TensorType& y;
+  ir::IntList padding;  ///< of the kernel
 
   [[nodiscard]] bool transposed() const { return attributes.flag_or("transposed", false); }
   /// The side with the channels that a group's weight reads, which is y of a transposed one.
@@ -26,6 +54,9 @@ struct Convolution {
   [[nodiscard]] bool all(const char* name, std::int64_t value) const {
     const ir::IntList& list = attributes.ints(name);
     return std::all_of(list.begin(), list.end(), [&](std::int64_t v) { return v == value; });
+  }
+  [[nodiscard]] bool pads_nothing() const {
+    return std::all_of(padding.begin(), padding.end(), [](std::int64_t p) { return p == 0; });
   }
   [[nodiscard]] std::int64_t kernel() const {
     std::int64_t size = 1;
@@ -99,7 +130,7 @@ Bytes columns_of_sample(const Convolution& c) {
 }
 
 bool is_product(const Convolution& c) {
-  return c.kernel() == 1 && c.all("stride", 1) && c.all("padding", 0) && !c.transposed();
+  return c.kernel() == 1 && c.all("stride", 1) && c.pads_nothing() && !c.transposed();
 }
 
 /// Bytes of the columns that are held at a time in one group. `whole` says that this pass of plain
@@ -132,10 +163,7 @@ Bytes strided_points(const Convolution& c) {
   return columns_of_sample(c);
 }
 
-}  // namespace
-
-Bytes workspace_convolution(const OpView& op) {
-  const Convolution c{op.attributes, op.inputs[0], op.inputs[1], op.results[0]};
+Bytes workspace_of_convolution(const Convolution& c) {
   if (!on_onednn(c)) {
     return with_groups(c, columns(c, true, true), c.x.bytes(), c.y.bytes());
   }
@@ -146,8 +174,7 @@ Bytes workspace_convolution(const OpView& op) {
   return std::max(b.x + b.weight + b.y - c.y.bytes() + strided_points(c), b.y);
 }
 
-Bytes workspace_convolution_backward_input(const OpView& op) {
-  const Convolution c{op.attributes, op.results[0], op.inputs[1], op.inputs[0]};
+Bytes workspace_of_backward_input(const Convolution& c) {
   if (!on_onednn(c)) {
     return with_groups(c, columns(c, false, false), 0, c.x.bytes());
   }
@@ -156,8 +183,22 @@ Bytes workspace_convolution_backward_input(const OpView& op) {
   return std::max(b.y + b.weight + b.x - c.x.bytes(), b.x) + strided;
 }
 
+}  // namespace
+
+Bytes workspace_convolution(const OpView& op) {
+  const TensorType made = made_of_windows(op);
+  const Convolution c{op.attributes, op.inputs[0], op.inputs[1], made, kernel_padding(op)};
+  return with_crop(made, op.results[0], workspace_of_convolution(c));
+}
+
+Bytes workspace_convolution_backward_input(const OpView& op) {
+  const TensorType made = made_of_windows(op);
+  const Convolution c{op.attributes, made, op.inputs[1], op.inputs[0], kernel_padding(op)};
+  return with_crop(made, op.results[0], workspace_of_backward_input(c));
+}
+
 Bytes workspace_convolution_backward_weight(const OpView& op) {
-  const Convolution c{op.attributes, op.inputs[1], op.results[0], op.inputs[0]};
+  const Convolution c{op.attributes, op.inputs[1], op.results[0], op.inputs[0], kernel_padding(op)};
   if (!on_onednn(c)) {
     return with_groups(c, columns(c, true, false), c.x.bytes() + c.y.bytes(), c.weight.bytes());
   }

@@ -19,6 +19,9 @@ struct OpView {
   std::span<const ir::TensorType> inputs;
   std::span<const ir::TensorType> results;
   const ir::Attributes& attributes;
+  /// Of local shapes: the halos along axes that are cut. Their operands are as wide as the window
+  /// needs, and the kernel pads nothing there.
+  std::span<const Halo> cut{};
 };
 
 class GradientBuilder;

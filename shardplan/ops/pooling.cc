@@ -1,5 +1,4 @@
-// Maxima and means over windows of 1 to 3 spatial dimensions. Batch and channels are free, space is
-// whole.
+// Maxima and means over windows of 1 to 3 spatial dimensions.
 
 #include <algorithm>
 #include <string>
@@ -7,6 +6,7 @@
 
 #include "shardplan/ops/checks.h"
 #include "shardplan/ops/registry.h"
+#include "shardplan/ops/spatial_axes.h"
 
 namespace shardplan::ops {
 namespace {
@@ -102,6 +102,13 @@ Result<ir::TensorType> pooled(const ir::TensorType& x, const ir::Attributes& att
   return y;
 }
 
+SpatialAxes axes_of(const ir::Attributes& attributes,
+                    const ir::TensorType& elements,
+                    const ir::TensorType& pooled) {
+  const Windows w = windows_of(attributes);
+  return {elements, pooled, w.kernel, w.stride, w.padding, w.dilation};
+}
+
 /// "n c * *"
 std::string names_of(const ir::TensorType& x) {
   std::string names = "n c";
@@ -142,12 +149,64 @@ Result<Types> infer_adaptive_max_pool(Inputs inputs, const ir::Attributes& attri
 }
 
 AxisMap axes_max_pool(const OpView& op) {
+  const SpatialAxes space = axes_of(op.attributes, op.inputs[0], op.results[0]);
+  const std::string names = "n c" + space.names();
+  AxisMap map = make_axis_map(names + " -> " + names + ", " + names, op.inputs, op.results);
+  space.add_halos(map, 0, false, Outside::kLowest);
+  return map;
+}
+
+AxisMap axes_adaptive_max_pool(const OpView& op) {
   const std::string names = names_of(op.inputs[0]);
   return make_axis_map(names + " -> " + names + ", " + names, op.inputs, op.results);
 }
 
-/// The gradient goes to the places of the maxima, which are counted over all of space.
+/// g, places → the gradient of x, whose spatial sizes are `size`.
+Result<Types> infer_max_pool_backward(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 2));
+  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
+                                             {{"kernel", AttributeKind::kInts},
+                                              {"stride", AttributeKind::kInts},
+                                              {"padding", AttributeKind::kInts},
+                                              {"dilation", AttributeKind::kInts},
+                                              {"ceil", AttributeKind::kFlag},
+                                              {"size", AttributeKind::kInts}}));
+  SHARDPLAN_RETURN_IF_ERROR(check_spatial(inputs, 0));
+  SHARDPLAN_RETURN_IF_ERROR(check_list(attributes, "size", inputs[0].shape.size() - 2, 1));
+  ir::TensorType x = inputs[0];
+  const ir::IntList& size = attributes.ints("size");
+  std::copy(size.begin(), size.end(), x.shape.begin() + 2);
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::TensorType y, pooled(x, attributes));
+  SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, y, "the gradient"));
+  SHARDPLAN_RETURN_IF_ERROR(
+      check_type(inputs, 1, ir::TensorType{ir::DType::kInt64, y.shape}, "the places"));
+  return Types{std::move(x)};
+}
+
+AxisMap axes_max_pool_backward(const OpView& op) {
+  const SpatialAxes space = axes_of(op.attributes, op.results[0], op.inputs[0]);
+  const std::string names = "n c" + space.names();
+  AxisMap map =
+      make_axis_map(names + ", " + names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+  space.add_halos(map, 0, true);
+  space.add_halos(map, 1, true, Outside::kNoPlace);
+  return map;
+}
+
 void gradient_max_pool(GradientBuilder& b) {
+  b.refuse_output_gradient(1, "the gradient of the places of maxima");
+  if (!b.output_gradient(0).valid()) {
+    return;
+  }
+  const ir::Shape& x = b.type(b.input(0)).shape;
+  ir::Attributes attributes = b.attributes();
+  attributes.set("size", ir::IntList(x.begin() + 2, x.end()));
+  b.set_input_gradient(
+      0, b.emit("max_pool_backward", {b.output_gradient(0), b.output(1)}, std::move(attributes)));
+}
+
+/// The gradient goes to the places of the maxima, which are counted over all of space.
+void gradient_adaptive_max_pool(GradientBuilder& b) {
   b.refuse_output_gradient(1, "the gradient of the places of maxima");
   if (!b.output_gradient(0).valid()) {
     return;
@@ -212,8 +271,19 @@ Result<Types> infer_avg_pool_backward(Inputs inputs, const ir::Attributes& attri
 }
 
 AxisMap axes_avg_pool(const OpView& op) {
-  const std::string names = names_of(op.inputs[0]);
-  return make_axis_map(names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+  const SpatialAxes space = axes_of(op.attributes, op.inputs[0], op.results[0]);
+  const std::string names = "n c" + space.names();
+  AxisMap map = make_axis_map(names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+  space.add_halos(map, 0, false);
+  return map;
+}
+
+AxisMap axes_avg_pool_backward(const OpView& op) {
+  const SpatialAxes space = axes_of(op.attributes, op.results[0], op.inputs[0]);
+  const std::string names = "n c" + space.names();
+  AxisMap map = make_axis_map(names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+  space.add_halos(map, 0, true);
+  return map;
 }
 
 void gradient_avg_pool(GradientBuilder& b) {
@@ -254,9 +324,14 @@ std::vector<OpDef> pooling_ops() {
       {.name = "adaptive_max_pool",
        .summary = "maxima over equal parts of space, and their places",
        .infer = infer_adaptive_max_pool,
-       .axes = axes_max_pool,
+       .axes = axes_adaptive_max_pool,
        .flops = flops_adaptive,
-       .gradient = gradient_max_pool},
+       .gradient = gradient_adaptive_max_pool},
+      {.name = "max_pool_backward",
+       .summary = "gradient of max_pool's x",
+       .infer = infer_max_pool_backward,
+       .axes = axes_max_pool_backward,
+       .flops = flops_adaptive},
       {.name = "avg_pool",
        .summary = "means over windows",
        .infer = infer_avg_pool,
@@ -266,7 +341,7 @@ std::vector<OpDef> pooling_ops() {
       {.name = "avg_pool_backward",
        .summary = "gradient of avg_pool's x",
        .infer = infer_avg_pool_backward,
-       .axes = axes_avg_pool,
+       .axes = axes_avg_pool_backward,
        .flops = flops_windows},
   };
 }

@@ -32,14 +32,11 @@ class ExpertFilter {
   [[nodiscard]] bool allow(const IntraOpNode& node, const NodeChoice& choice) const {
     for (std::size_t x = 0; x < mesh_.axes.size(); ++x) {
       const int axis = static_cast<int>(x);
-      const bool data = mesh_.axes[x].name == "data";
       if (node.kind == IntraOpNode::Kind::kInput) {
         continue;
       }
-      const bool ok = node.kind == IntraOpNode::Kind::kParameter
-                          ? (data ? data_parameter(node, choice, axis)
-                                  : choice.stored.dim_of(axis) == choice.state.dim_of(axis))
-                          : (data ? data_op(node, choice, axis) : tensor_op(node, choice, axis));
+      const bool ok = node.kind == IntraOpNode::Kind::kParameter ? parameter(node, choice, axis)
+                                                                 : op(node, choice, axis);
       if (!ok) {
         return false;
       }
@@ -72,10 +69,21 @@ class ExpertFilter {
     return sharding::can_cut_axis(map, axis, size) ? axis : -1;
   }
 
-  [[nodiscard]] bool data_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
-    const int batch = axis_with(node, AxisMeaning::kBatch, axis);
+  [[nodiscard]] bool op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
+    const std::string& name = mesh_.axes[static_cast<std::size_t>(axis)].name;
+    if (name == "tensor") {
+      return tensor_op(node, choice, axis);
+    }
+    const int cut =
+        axis_with(node, name == "data" ? AxisMeaning::kBatch : AxisMeaning::kSpace, axis);
     const int chosen = choice.forward.at(axis);
-    return batch >= 0 ? chosen == batch : chosen < 0;
+    return cut >= 0 ? chosen == cut : chosen < 0;
+  }
+
+  [[nodiscard]] bool parameter(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
+    return mesh_.axes[static_cast<std::size_t>(axis)].name == "tensor"
+               ? choice.stored.dim_of(axis) == choice.state.dim_of(axis)
+               : data_parameter(node, choice, axis);
   }
 
   [[nodiscard]] bool tensor_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
@@ -140,6 +148,7 @@ const std::vector<ExpertRule>& expert_rules() {
       {"megatron_dp", true, true, ZeroStage::kNone},
       {"megatron_zero1", true, true, ZeroStage::kOptimizer},
       {"megatron_zero3", true, true, ZeroStage::kParameters},
+      {"spatial", false, false, ZeroStage::kNone, true},
   };
   return rules;
 }
@@ -148,6 +157,8 @@ std::vector<cluster::DeviceMesh> expert_meshes(const ExpertRule& rule, std::int6
   std::vector<cluster::DeviceMesh> meshes;
   if (devices == 1) {
     meshes.push_back(cluster::DeviceMesh{});
+  } else if (rule.space) {
+    meshes.push_back(cluster::DeviceMesh{{{"space", devices}}});
   } else if (!rule.tensor) {
     meshes.push_back(cluster::DeviceMesh{{{"data", devices}}});
   } else if (!rule.data) {
@@ -171,6 +182,13 @@ Experts::Experts(const PlanRequest& request,
 
 Experts::Experts(const PlanRequest& request)
     : Experts(request, std::make_shared<const problem::StepStructure>(request.step)) {}
+
+bool Experts::applies(const ExpertRule& rule) const {
+  const auto& meanings = structure_->meanings();
+  return !rule.space || std::any_of(meanings.begin(), meanings.end(), [](const auto& axes) {
+    return std::find(axes.begin(), axes.end(), AxisMeaning::kSpace) != axes.end();
+  });
+}
 
 /// A lower bound on the simulated time of every assignment.
 Seconds Experts::least_seconds(const problem::IntraOpProblem& problem) const {
@@ -227,7 +245,7 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
     kernels += chosen.kernel_seconds;
     const bool again = node.kind == IntraOpNode::Kind::kOp &&
                        structure_->timeline().again(node.members.front(), problem::kWhole) >= 0;
-    reruns += again ? chosen.rerun_seconds : 0;
+    reruns += again ? chosen.rerun_kernel_seconds : 0;
   }
   if (kernels >= worth) {
     return candidates;

@@ -22,6 +22,7 @@ struct ExpertRule {
   bool data = true;     ///< a mesh axis "data"
   bool tensor = false;  ///< a mesh axis "tensor"
   ZeroStage zero = ZeroStage::kNone;
+  bool space = false;  ///< one mesh axis, "space", that cuts the first dimension of space
 };
 
 /// The rules behind the planners dp, zero1, ...; in the order of the registry.
@@ -37,6 +38,9 @@ class Experts {
   /// `request` outlives it. `structure` is that of request.step.
   Experts(const PlanRequest& request, std::shared_ptr<const problem::StepStructure> structure);
   explicit Experts(const PlanRequest& request);
+
+  /// Whether the model has dimensions that the rule is about: others it leaves whole.
+  [[nodiscard]] bool applies(const ExpertRule& rule) const;
 
   /// The rule's plan on one mesh, with nothing and, where that is over the limit, with every block
   /// recomputed. What the rule leaves open (layouts of the values between its ops) is chosen for

@@ -27,6 +27,8 @@ std::string_view word(AxisMeaning meaning) {
       return "sequence";
     case AxisMeaning::kTensor:
       return "heads and hidden";
+    case AxisMeaning::kSpace:
+      return "space";
     case AxisMeaning::kOther:
       break;
   }

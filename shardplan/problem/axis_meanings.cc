@@ -1,5 +1,5 @@
-// Which dimensions of a model are its batch, its sequence, and the ones that tensor parallelism
-// cuts.
+// Which dimensions of a model are its batch, its sequence, its space, and the ones that tensor
+// parallelism cuts.
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
@@ -30,6 +30,7 @@ class Meanings {
     whole_.assign(parent_.size(), false);
     name_inputs();
     name_attention();
+    name_space();
     walk_products();
   }
 
@@ -124,6 +125,14 @@ class Meanings {
       const bool heads_last = op.attributes.string("layout") == "bshd";
       name(i, maps_[i].inputs[0][heads_last ? 1 : 2], AxisMeaning::kSequence);
       name(i, maps_[i].inputs[1][heads_last ? 2 : 1], AxisMeaning::kTensor);
+    }
+  }
+
+  void name_space() {
+    for (std::size_t i = 0; i < maps_.size(); ++i) {
+      if (step_.ops()[i].name == "convolution") {
+        name(i, maps_[i].inputs[0][2], AxisMeaning::kSpace);
+      }
     }
   }
 

@@ -346,9 +346,9 @@ CostTable GraphTables::node_seconds(int n, double exposed) {
 }
 
 /// Over the node's choice and its block's variable.
-CostTable GraphTables::again_seconds(int n) {
+CostTable GraphTables::again_seconds(int n, double exposed) {
   std::array<bool, kHows> again{};
-  std::string key = fmt::format("r{}", static_cast<const void*>(node(n).type.get()));
+  std::string key = fmt::format("r{}/{}", static_cast<const void*>(node(n).type.get()), exposed);
   for (std::size_t how = 0; how < kHows; ++how) {
     again[how] = timeline_.again(node(n).members.front(), static_cast<int>(how)) >= 0;
     key += again[how] ? '1' : '0';
@@ -358,7 +358,10 @@ CostTable GraphTables::again_seconds(int n) {
     std::vector<double> seconds;
     for (const NodeChoice& c : choices(n)) {
       for (const bool runs : again) {
-        seconds.push_back(runs ? c.rerun_seconds : 0);
+        const Seconds all = exposed == 1 ? c.rerun_seconds
+                                         : c.rerun_kernel_seconds +
+                                               exposed * (c.rerun_seconds - c.rerun_kernel_seconds);
+        seconds.push_back(runs ? all : 0);
       }
     }
     known = std::make_shared<const std::vector<double>>(std::move(seconds));
@@ -569,8 +572,9 @@ ClassNetwork GraphTables::make_classes(double exposed) {
     const int n = static_cast<int>(i);
     network.unary.push_back(node_seconds(n, exposed));
     if (const int block = block_variable(n); block >= 0) {
-      network.factors.push_back(
-          {{n, block}, {every_choice(choices(n).size()), every_choice(kHows)}, again_seconds(n)});
+      network.factors.push_back({{n, block},
+                                 {every_choice(choices(n).size()), every_choice(kHows)},
+                                 again_seconds(n, exposed)});
     }
   }
   const CostTable nothing = std::make_shared<const std::vector<double>>(kHows, 0.0);
@@ -597,7 +601,7 @@ StrategyGraph GraphTables::make(const std::vector<Moment>& moments) {
     objective.unary.push_back(node_seconds(static_cast<int>(i), 1));
     if (const int block = block_variable(static_cast<int>(i)); block >= 0) {
       objective.factors.push_back(
-          {{static_cast<int>(i), block}, again_seconds(static_cast<int>(i))});
+          {{static_cast<int>(i), block}, again_seconds(static_cast<int>(i), 1)});
     }
   }
   const CostTable nothing = std::make_shared<const std::vector<double>>(kHows, 0.0);

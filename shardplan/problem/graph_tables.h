@@ -61,6 +61,7 @@ class GraphTables {
   };
   [[nodiscard]] const IntraOpNode& node(int index) const;
   [[nodiscard]] const std::vector<NodeChoice>& choices(int node) const;
+  [[nodiscard]] const NodeFamily& family_of(int node) const;
   /// The variable that says how the node's block is recomputed; -1 = it is not.
   [[nodiscard]] int block_variable(int node) const;
 
@@ -78,7 +79,7 @@ class GraphTables {
   [[nodiscard]] InnerValue inner_value(int node, int member, ir::ValueId value) const;
 
   [[nodiscard]] solvers::CostTable node_seconds(int node, double exposed);
-  [[nodiscard]] solvers::CostTable again_seconds(int node);
+  [[nodiscard]] solvers::CostTable again_seconds(int node, double exposed);
   /// In classes; the scope is left out.
   [[nodiscard]] const ClassNetwork::Factor& edge_seconds(std::size_t edge, double exposed);
   /// The layouts of a value as it may be made and read, by class, and what they cost.
@@ -135,9 +136,9 @@ class GraphTables {
                                           const NodeChoice& chosen,
                                           const sharding::ShardingSpec& made) const;
   [[nodiscard]] double resident_bytes(int node, const NodeChoice& chosen) const;
-  [[nodiscard]] double workspace(const IntraOpNode& node,
-                                 const NodeChoice& chosen,
-                                 std::size_t member) const;
+  /// What member `member` takes at a moment of one of its runs beside operands and results.
+  [[nodiscard]] double run_bytes(
+      int node, const NodeChoice& chosen, std::size_t member, Moment run, Moment at) const;
   [[nodiscard]] double value_bytes(const ValueUse& use,
                                    const EdgeLayouts& layouts,
                                    std::size_t from,

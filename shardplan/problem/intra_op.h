@@ -41,9 +41,10 @@ struct NodeChoice {
   /// What each mesh axis does, for filters and explanations: an axis of the forward op (>= 0),
   /// kNone, or a partial rule; see sharding::Strategy.
   sharding::Strategy forward{};
-  Seconds seconds = 0;         ///< all member ops in one step
-  Seconds kernel_seconds = 0;  ///< of them the kernels, without changes of layout inside the node
-  Seconds rerun_seconds = 0;   ///< the forward op once more for every microbatch
+  Seconds seconds = 0;               ///< all member ops in one step
+  Seconds kernel_seconds = 0;        ///< of them the kernels, without collectives inside the node
+  Seconds rerun_seconds = 0;         ///< the forward op once more for every microbatch
+  Seconds rerun_kernel_seconds = 0;  ///< of them the kernel
 };
 
 /// The choices of all nodes that look alike (the same op in every layer) are built once.
@@ -165,12 +166,13 @@ class IntraOpProblem {
 
 /// The classes of dimensions that ops tie together over the whole forward pass, and what they mean.
 /// Expert plans are written in these terms.
-enum class AxisMeaning { kOther, kBatch, kSequence, kTensor };
+enum class AxisMeaning { kOther, kBatch, kSequence, kTensor, kSpace };
 /// Meaning of every axis of every forward op, by op id and axis index (empty for other ops).
 /// kBatch: tied to dimension 0 of a user input. kSequence: dimension 1 of a user input or of an
 /// attention query. kTensor: attention heads, and dimensions that one weight matrix makes and the
 /// next contracts, found as in Megatron-LM: walking the weight products in order, the output
-/// dimension of a product is kTensor when its contracted dimension is not.
+/// dimension of a product is kTensor when its contracted dimension is not. kSpace: the first
+/// dimension of space of a convolution.
 [[nodiscard]] std::vector<std::vector<AxisMeaning>> axis_meanings(const ir::Graph& step);
 
 }  // namespace shardplan::problem

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "shardplan/lower/local_op.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/problem/graph_tables.h"
 
@@ -33,26 +34,36 @@ void add_relations(std::string& key, const std::vector<Moment>& moments, Moment 
 
 }  // namespace
 
-double GraphTables::workspace(const IntraOpNode& node,
-                              const NodeChoice& chosen,
-                              std::size_t member) const {
-  const OpId id = node.members[member];
-  const auto workspace = ops::get(step_.op(id).name).workspace;
-  if (workspace == nullptr) {
+const NodeFamily& GraphTables::family_of(int n) const {
+  const int family = problem_.structure_->family(static_cast<std::size_t>(n));
+  return problem_.structure_->families()[static_cast<std::size_t>(family)];
+}
+
+double GraphTables::run_bytes(
+    int n, const NodeChoice& chosen, std::size_t member, Moment run, Moment at) const {
+  const NodeFamily& family = family_of(n);
+  const ir::Op& op = step_.op(node(n).members[member]);
+  const ops::OpDef& def = ops::get(op.name);
+  const ops::AxisMap& map = family.maps[member];
+  const bool halos = at == Timeline::halo(run, 0) || at == Timeline::halo(run, 1);
+  if ((!halos && at != run) || (halos && map.halos.empty()) ||
+      (map.halos.empty() && def.workspace == nullptr)) {
     return 0;
   }
-  ops::OpTypes types = ops::op_types(step_, id);
-  const cluster::DeviceMesh& mesh = problem_.cost_->mesh();
-  for (std::size_t i = 0; i < types.inputs.size(); ++i) {
-    types.inputs[i].shape =
-        sharding::local_shape(chosen.layouts[member].inputs[i], types.inputs[i].shape, mesh);
+  const lower::LocalOp local = lower::local_op(def,
+                                               map,
+                                               family.types[member],
+                                               op.attributes,
+                                               chosen.layouts[member],
+                                               problem_.cost_->mesh());
+  Bytes total = halos ? 0 : local.workspace;
+  for (const lower::HaloExchange& halo : local.exchanges) {
+    if (Timeline::halo(run, halo.operand) <= at) {
+      total += halo.made.bytes();
+      total += Timeline::halo(run, halo.operand) == at ? halo.workspace : 0;
+    }
   }
-  for (std::size_t r = 0; r < types.results.size(); ++r) {
-    types.results[r].shape =
-        sharding::local_shape(chosen.layouts[member].results[r], types.results[r].shape, mesh);
-  }
-  return static_cast<double>(
-      workspace(ops::OpView{types.inputs, types.results, step_.op(id).attributes}));
+  return static_cast<double>(total);
 }
 
 /// Bytes of a value that are there while it changes layout, besides the value as it was made.
@@ -198,9 +209,16 @@ GraphTables::NodeFacts GraphTables::node_facts(int n) const {
   }
   for (std::size_t m = 0; m < node.members.size(); ++m) {
     const OpId member = node.members[m];
-    facts.moments.push_back(Timeline::run(member));
+    const bool halos = !family_of(n).maps[m].halos.empty();
+    const auto add_run = [&](Moment run) {
+      for (int i = 0; halos && i < 2; ++i) {
+        facts.moments.push_back(run < 0 ? run : Timeline::halo(run, i));
+      }
+      facts.moments.push_back(run);
+    };
+    add_run(Timeline::run(member));
     for (std::size_t how = 0; recompute_ && how < kHows; ++how) {
-      facts.moments.push_back(timeline_.again(member, static_cast<int>(how)));
+      add_run(timeline_.again(member, static_cast<int>(how)));
     }
     for (const int operand : lies_here_[member.index()]) {
       facts.key += static_cast<char>('A' + operand);
@@ -288,10 +306,9 @@ double GraphTables::own_bytes(int n, const NodeChoice& chosen, Moment at, int ho
     total += inner_bytes(n, inner, chosen, at, how);
   }
   for (std::size_t m = 0; m < node.members.size(); ++m) {
-    const bool again = recompute_ && at == timeline_.again(node.members[m], how);
-    if (at == Timeline::run(node.members[m]) || again) {
-      total += workspace(node, chosen, m);
-    }
+    total += run_bytes(n, chosen, m, Timeline::run(node.members[m]), at);
+    const Moment again = recompute_ ? timeline_.again(node.members[m], how) : -1;
+    total += again >= 0 ? run_bytes(n, chosen, m, again, at) : 0;
   }
   return total;
 }

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "shardplan/lower/program.h"
+#include "shardplan/lower/local_op.h"
 #include "shardplan/ops/op.h"
 
 namespace shardplan::problem {
@@ -186,27 +186,25 @@ double NodeTypes::repeats(OpId op) const {
   return step_.op(op).phase == ir::Phase::kUpdate ? 1.0 : static_cast<double>(step_.microbatches);
 }
 
-Seconds NodeTypes::kernel_seconds(const NodeFamily& family,
-                                  std::size_t member,
-                                  const OpLayouts& layouts) const {
+NodeTypes::Run NodeTypes::run_of(const NodeFamily& family,
+                                 std::size_t member,
+                                 const OpLayouts& layouts) const {
   const ir::Op& op = step_.op(family.node.members[member]);
   const ops::OpDef& def = ops::get(op.name);
   if (def.view) {
-    return 0;
+    return {};
   }
-  ops::OpTypes types = family.types[member];
-  for (std::size_t i = 0; i < types.inputs.size(); ++i) {
-    ir::Shape& shape = types.inputs[i].shape;
-    shape = sharding::local_shape(layouts.inputs[i], shape, cost_.mesh());
+  const ops::OpTypes& types = family.types[member];
+  const lower::LocalOp local =
+      lower::local_op(def, family.maps[member], types, op.attributes, layouts, cost_.mesh());
+  Run run;
+  run.kernel =
+      cost_.kernel(cost::kernel_of(def, local.inputs, local.results, local.flops, local.bytes));
+  for (const lower::HaloExchange& halo : local.exchanges) {
+    run.halos +=
+        cost_.reshard_step(halo.step, types.inputs[static_cast<std::size_t>(halo.operand)]);
   }
-  for (std::size_t r = 0; r < types.results.size(); ++r) {
-    ir::Shape& shape = types.results[r].shape;
-    shape = sharding::local_shape(layouts.results[r], shape, cost_.mesh());
-  }
-  const ops::OpView view{types.inputs, types.results, op.attributes};
-  const Flops flops = def.flops != nullptr ? def.flops(view) : 0;
-  const Bytes bytes = lower::memory_traffic(family.maps[member], types.inputs, types.results);
-  return cost_.kernel(cost::kernel_of(def, types.inputs, types.results, flops, bytes));
+  return run;
 }
 
 /// Prices a change of layout inside a node; false when there is none.
@@ -238,11 +236,13 @@ bool NodeTypes::complete(const IntraOpNode& node,
       return false;
     }
     const ir::Op& op = step_.op(node.members[m]);
-    const Seconds seconds = kernel_seconds(family, m, *layouts);
-    choice.seconds += seconds * repeats(node.members[m]);
-    choice.kernel_seconds += seconds * repeats(node.members[m]);
+    const Run run = run_of(family, m, *layouts);
+    const double times = repeats(node.members[m]);
+    choice.seconds += (run.kernel + run.halos) * times;
+    choice.kernel_seconds += run.kernel * times;
     if (m == 0 && op.phase == ir::Phase::kForward) {
-      choice.rerun_seconds = seconds * repeats(node.members[m]);
+      choice.rerun_seconds = (run.kernel + run.halos) * times;
+      choice.rerun_kernel_seconds = run.kernel * times;
     }
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       const auto inside = made.find(op.inputs[i].value);

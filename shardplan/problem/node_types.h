@@ -51,9 +51,14 @@ class NodeTypes {
               ir::OpId reader,
               std::vector<sharding::ShardingSpec>& there,
               NodeChoice& choice) const;
-  [[nodiscard]] Seconds kernel_seconds(const NodeFamily& family,
-                                       std::size_t member,
-                                       const sharding::OpLayouts& layouts) const;
+  /// Seconds of one run of a member.
+  struct Run {
+    Seconds kernel = 0;
+    Seconds halos = 0;  ///< the exchanges before it
+  };
+  [[nodiscard]] Run run_of(const NodeFamily& family,
+                           std::size_t member,
+                           const sharding::OpLayouts& layouts) const;
   [[nodiscard]] double repeats(ir::OpId op) const;
   void keep_cheapest_of_each_class(std::vector<NodeChoice>& choices) const;
 

@@ -24,6 +24,8 @@ Moment Timeline::at(const lower::ProgramPoint& point, int how) const {
       return start;
     case lower::ProgramPoint::What::kOperand:
       return operand(start, point.index);
+    case lower::ProgramPoint::What::kHalo:
+      return halo(start, point.index);
     case lower::ProgramPoint::What::kResult:
       return result(start, point.index);
     case lower::ProgramPoint::What::kWrite:

@@ -34,10 +34,13 @@ class Timeline {
   [[nodiscard]] Moment again(ir::OpId op, int how) const {
     return again_[static_cast<std::size_t>(how)][op.index()];
   }
-  /// While operand `index` changes layout for a run; while a result does after it; when results are
-  /// written back.
+  /// While operand `index` changes layout for a run; while it gets its halos, when all are in their
+  /// layouts; while a result changes layout after the run; when results are written back.
   [[nodiscard]] static Moment operand(Moment run, int index) {
-    return run - kRunSlot + std::min<Moment>(index, kRunSlot - 1);
+    return run - kRunSlot + std::min<Moment>(index, kRunSlot - kHalos - 1);
+  }
+  [[nodiscard]] static Moment halo(Moment run, int index) {
+    return run - kHalos + std::min<Moment>(index, kHalos - 1);
   }
   [[nodiscard]] static Moment result(Moment run, int index) {
     return run + 1 + std::min<Moment>(index, kWriteSlot - kRunSlot - 2);
@@ -63,6 +66,7 @@ class Timeline {
   static constexpr int kOpShift = 24;
   static constexpr Moment kOwnRun = (Moment{1} << (kOpShift - kSlotBits)) - 1;
   static constexpr Moment kRunSlot = 30;
+  static constexpr Moment kHalos = 2;  ///< operands that may have some: the first ones
   static constexpr Moment kWriteSlot = 63;
 
   std::array<lower::RerunSchedule, kRecomputes.size()> reruns_;

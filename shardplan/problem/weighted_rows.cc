@@ -91,7 +91,7 @@ class GraphTables::WeightedNetwork {
       return;
     }
     const CostTable once = tables_.node_seconds(n, 1);
-    const CostTable again = sums_.of(tables_.again_seconds(n), bytes);
+    const CostTable again = sums_.of(tables_.again_seconds(n, 1), bytes);
     CostTable& known = unary_[{once.get(), again.get()}];
     if (!known) {
       std::vector<double> sum(again->size());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -289,6 +290,109 @@ void permute(const CollectiveCall& call, const at::Tensor& input, const at::Tens
   call.group->transfer({{from, output}}, {{to, input}});
 }
 
+// ---- halos ----
+
+/// What a rank has, or needs, of the whole tensor, by dimension.
+using Box = std::vector<ops::Rows>;
+
+struct HaloBoxes {
+  Box held;
+  Box needed;  ///< beyond the tensor too
+};
+
+HaloBoxes boxes_of(const CollectiveCall& call, std::int64_t rank) {
+  HaloBoxes boxes;
+  for (const Range& range : sharding::part(call.step.from, call.shape, call.mesh, rank)) {
+    boxes.held.push_back({range.start, range.size});
+  }
+  boxes.needed = boxes.held;
+  for (const ops::Halo& halo : call.step.halos) {
+    boxes.needed[static_cast<std::size_t>(halo.dim)] =
+        sharding::cut_window(halo, call.step.from, call.mesh, rank).needed;
+  }
+  return boxes;
+}
+
+Box common(const Box& a, const Box& b) {
+  Box out;
+  for (std::size_t d = 0; d < a.size(); ++d) {
+    out.push_back(a[d].within(b[d]));
+  }
+  return out;
+}
+
+bool is_empty(const Box& box) {
+  return std::any_of(box.begin(), box.end(), [](const ops::Rows& r) { return r.size == 0; });
+}
+
+/// The box as a view of a tensor that is all of `whole`.
+at::Tensor view_of(const at::Tensor& tensor, const Box& whole, const Box& box) {
+  at::Tensor view = tensor;
+  for (std::size_t d = 0; d < box.size(); ++d) {
+    view = view.narrow(static_cast<std::int64_t>(d), box[d].start - whole[d].start, box[d].size);
+  }
+  return view;
+}
+
+double value_outside(ops::Outside outside) {
+  switch (outside) {
+    case ops::Outside::kZero:
+      return 0;
+    case ops::Outside::kLowest:
+      return -std::numeric_limits<double>::infinity();
+    case ops::Outside::kNoPlace:
+      break;
+  }
+  return -1;
+}
+
+void fill_outside(const CollectiveCall& call, const Box& needed, const at::Tensor& output) {
+  for (const ops::Halo& halo : call.step.halos) {
+    const ops::Rows& rows = needed[static_cast<std::size_t>(halo.dim)];
+    const std::int64_t before = std::clamp<std::int64_t>(-rows.start, 0, rows.size);
+    const std::int64_t after = std::clamp<std::int64_t>(rows.end() - halo.size, 0, rows.size);
+    const double value = value_outside(halo.outside);
+    output.narrow(halo.dim, 0, before).fill_(value);
+    output.narrow(halo.dim, rows.size - after, after).fill_(value);
+  }
+}
+
+/// Every rank gets each row from the one rank of the group that has it.
+void exchange_halos(const CollectiveCall& call, const at::Tensor& input, const at::Tensor& output) {
+  Ranks members = call.mesh.group(call.rank, call.step.axes);
+  std::sort(members.begin(), members.end());
+  const HaloBoxes mine = boxes_of(call, call.rank);
+  fill_outside(call, mine.needed, output);
+  std::vector<Transfer> receives;
+  std::vector<Transfer> sends;
+  std::vector<at::Tensor> targets;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const HaloBoxes theirs = boxes_of(call, members[i]);
+    const Box from = common(mine.needed, theirs.held);
+    const Box to = common(theirs.needed, mine.held);
+    if (members[i] == call.rank) {
+      if (!is_empty(from)) {
+        view_of(output, mine.needed, from).copy_(view_of(input, mine.held, from));
+      }
+      continue;
+    }
+    const auto member = static_cast<std::int64_t>(i);
+    if (!is_empty(from)) {
+      targets.push_back(view_of(output, mine.needed, from));
+      receives.push_back({member, at::empty(targets.back().sizes(), output.options())});
+    }
+    if (!is_empty(to)) {
+      const at::Tensor rows = view_of(input, mine.held, to);
+      sends.push_back({member, at::empty(rows.sizes(), input.options())});
+      sends.back().tensor.copy_(rows);
+    }
+  }
+  call.group->transfer(receives, sends);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    targets[i].copy_(receives[i].tensor);
+  }
+}
+
 }  // namespace
 
 void exchange(Group& group,
@@ -407,6 +511,8 @@ void run_collective_into(const CollectiveCall& call,
       return all_to_all(call, input, output);
     case CollectiveKind::kCollectivePermute:
       return permute(call, input, output);
+    case CollectiveKind::kHaloExchange:
+      return exchange_halos(call, input, output);
   }
   SHARDPLAN_CHECK(false) << "collective out of range";
 }

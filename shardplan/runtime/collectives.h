@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardplan/runtime/groups.h"
-#include "shardplan/sharding/reshard.h"
+#include "shardplan/sharding/halo.h"
 
 namespace shardplan::runtime {
 
@@ -31,14 +31,15 @@ struct CollectiveCall {
   Group* group = nullptr;
 
   [[nodiscard]] ir::Shape result_shape() const {
-    return sharding::part_shape(step.to, shape, mesh, rank);
+    return sharding::widened_part_shape(step.halos, step.to, shape, mesh, rank);
   }
 };
 
 /// Runs the step on this rank's part, which is contiguous, into `output`, which has the type of the
 /// result and is contiguous. Of an all-reduce, `output` must hold a copy of the input already.
 /// Temporaries beside input and result stay below a few MiB: where the parts do not lie one after
-/// the other in memory, the tensor is moved in slabs.
+/// the other in memory, the tensor is moved in slabs. A halo exchange takes the rows that it sends
+/// and receives.
 void run_collective_into(const CollectiveCall& call,
                          const at::Tensor& input,
                          const at::Tensor& output);

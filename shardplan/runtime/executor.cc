@@ -11,6 +11,7 @@
 #include "shardplan/ops/op.h"
 #include "shardplan/runtime/collectives.h"
 #include "shardplan/runtime/initial.h"
+#include "shardplan/sharding/halo.h"
 
 namespace shardplan::runtime {
 
@@ -74,7 +75,8 @@ Status Executor::prepare_groups(GroupSource* groups) {
 ir::TensorType Executor::part_type(LocalId id) const {
   const lower::LocalValue& value = program_.value(id);
   const ir::Shape& whole = step_.type(value.global).shape;
-  return {value.type.dtype, sharding::part_shape(value.spec, whole, program_.mesh, rank_)};
+  return {value.type.dtype,
+          sharding::widened_part_shape(value.halos, value.spec, whole, program_.mesh, rank_)};
 }
 
 bool Executor::cut_to_nothing(const Step& step) const {
@@ -116,6 +118,11 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
             ErrorCode::kUnsupported, "the runtime has no kernel for op " + op.name, op.layer, {}};
       }
       made.positions = global_axes(step);
+      for (const ops::Halo& halo : step.cut) {
+        const LocalId operand = step.inputs[static_cast<std::size_t>(halo.input)];
+        made.cut.push_back(
+            sharding::cut_window(halo, program_.value(operand).spec, program_.mesh, rank_));
+      }
       made.nothing = cut_to_nothing(step);
     } else if (step.kind == StepKind::kCollective &&
                step.collective.kind != sharding::CollectiveKind::kSlice) {
@@ -226,7 +233,8 @@ void Executor::run_compute(const Step& step, const Prepared& prepared) {
                   step_.op(step.op).attributes,
                   prepared.results,
                   prepared.positions,
-                  RandomState{seed_, steps_done_, microbatch_number_}};
+                  RandomState{seed_, steps_done_, microbatch_number_},
+                  prepared.cut};
   for (const LocalId input : step.inputs) {
     call.inputs.push_back(tensor(input));
   }

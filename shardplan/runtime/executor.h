@@ -101,6 +101,7 @@ class Executor {
     std::vector<ir::TensorType> results{};  ///< of this rank's parts
     bool nothing = false;  ///< an uneven cut leaves this rank no elements along an axis of the op
     std::vector<GlobalAxis> positions{};
+    std::vector<ops::CutWindow> cut{};
     std::shared_ptr<Group> group{};
     std::vector<lower::LocalId> last_uses{};  ///< kept gradients that are not read after this
   };

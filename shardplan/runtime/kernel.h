@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardplan/ir/graph.h"
+#include "shardplan/ops/halo.h"
 #include "shardplan/sharding/spec.h"
 
 namespace shardplan::runtime {
@@ -38,10 +39,15 @@ struct KernelCall {
   const std::vector<ir::TensorType>& results;  ///< types of this rank's parts, to be produced
   std::vector<GlobalAxis> positions{};
   RandomState random{};
+  /// Along dimensions that are cut and that windows slide over: operands have what the windows
+  /// need, so the kernel pads nothing there.
+  std::vector<ops::CutWindow> cut{};
 
   [[nodiscard]] const at::Tensor& input(std::size_t i) const { return inputs[i]; }
   /// The positional axis with this name, or null when the op has none (so it is not sharded).
   [[nodiscard]] const GlobalAxis* position(std::string_view name) const;
+  /// The window along this dimension, or null when it is not cut.
+  [[nodiscard]] const ops::CutWindow* cut_along(int dim) const;
 };
 
 /// Returns the results, contiguous, with the types of `call.results`. Ops with `view` return their
@@ -75,6 +81,7 @@ struct KernelEntry {
 [[nodiscard]] std::vector<KernelEntry> indexing_kernels();
 [[nodiscard]] std::vector<KernelEntry> convolution_kernels();
 [[nodiscard]] std::vector<KernelEntry> pooling_kernels();
+[[nodiscard]] std::vector<KernelEntry> resample_kernels();
 [[nodiscard]] std::vector<KernelEntry> function_kernels();
 [[nodiscard]] std::vector<KernelEntry> update_kernels();   ///< dropout, optimizers, accumulation
 [[nodiscard]] std::vector<KernelEntry> grouped_kernels();  ///< products of runs of rows

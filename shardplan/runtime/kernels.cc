@@ -16,6 +16,12 @@ const GlobalAxis* KernelCall::position(std::string_view name) const {
   return found == positions.end() ? nullptr : &*found;
 }
 
+const ops::CutWindow* KernelCall::cut_along(int dim) const {
+  const auto found = std::find_if(
+      cut.begin(), cut.end(), [&](const ops::CutWindow& w) { return w.halo.dim == dim; });
+  return found == cut.end() ? nullptr : &*found;
+}
+
 std::vector<KernelEntry> all_kernels() {
   std::vector<KernelEntry> all;
   for (auto* table : {&elementwise_kernels,
@@ -26,6 +32,7 @@ std::vector<KernelEntry> all_kernels() {
                       &indexing_kernels,
                       &convolution_kernels,
                       &pooling_kernels,
+                      &resample_kernels,
                       &function_kernels,
                       &update_kernels,
                       &grouped_kernels,

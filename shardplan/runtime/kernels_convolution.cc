@@ -7,7 +7,9 @@
 
 #include "shardplan/runtime/kernel.h"
 
-// Convolutions and their gradients. The number of groups is that of this rank's shards.
+// Convolutions and their gradients. The number of groups is that of this rank's shards. Along a
+// dimension of space that is cut, nothing is padded where the operand has its halo; windows on own
+// elements are laid out as far as they reach (ops/halo.h) and the own part is taken of that.
 namespace shardplan::runtime {
 namespace {
 
@@ -20,13 +22,44 @@ struct Window {
   ir::IntList output_padding;
   bool transposed;
 
-  explicit Window(const ir::Attributes& a)
-      : stride(a.ints("stride")),
-        padding(a.ints("padding")),
-        dilation(a.ints("dilation")),
-        output_padding(a.ints("output_padding")),
-        transposed(a.flag_or("transposed", false)) {}
+  explicit Window(const KernelCall& call)
+      : stride(call.attributes.ints("stride")),
+        padding(call.attributes.ints("padding")),
+        dilation(call.attributes.ints("dilation")),
+        output_padding(call.attributes.ints("output_padding")),
+        transposed(call.attributes.flag_or("transposed", false)) {
+    for (const ops::CutWindow& cut : call.cut) {
+      const auto d = static_cast<std::size_t>(cut.halo.dim) - 2;
+      padding[d] = cut.halo.windows ? cut.halo.reach() - 1 : 0;
+      output_padding[d] = 0;
+    }
+  }
 };
+
+/// The shape of what the windows make, of which the result is a part.
+ir::Shape made_shape(const KernelCall& call) {
+  ir::Shape shape = call.results[0].shape;
+  for (const ops::CutWindow& cut : call.cut) {
+    if (cut.halo.windows) {
+      shape[static_cast<std::size_t>(cut.halo.dim)] = cut.halo.made(cut.needed.size);
+    }
+  }
+  return shape;
+}
+
+at::Tensor own_part(const KernelCall& call, const at::Tensor& made) {
+  if (made.sizes() == at::IntArrayRef(call.results[0].shape)) {
+    return made.contiguous();
+  }
+  at::Tensor part = made;
+  for (const ops::CutWindow& cut : call.cut) {
+    if (cut.halo.windows) {
+      part =
+          part.narrow(cut.halo.dim, cut.halo.crop(cut.own) - (cut.halo.reach() - 1), cut.own.size);
+    }
+  }
+  return part.clone(at::MemoryFormat::Contiguous);
+}
 
 /// Groups of the shards: channels of x over those of x in a group; for a transposed convolution,
 /// channels of the result over those in a group.
@@ -38,21 +71,21 @@ std::int64_t groups_of(const Window& window,
 }
 
 Tensors convolution(const KernelCall& call) {
-  const Window window(call.attributes);
+  const Window window(call);
   const at::Tensor& x = call.input(0);
   const at::Tensor& weight = call.input(1);
   const std::int64_t groups =
       groups_of(window, x.size(1), call.results[0].shape[1], weight.size(1));
-  return {at::convolution(x,
-                          weight,
-                          std::nullopt,
-                          window.stride,
-                          window.padding,
-                          window.dilation,
-                          window.transposed,
-                          window.output_padding,
-                          groups)
-              .contiguous()};
+  return {own_part(call,
+                   at::convolution(x,
+                                   weight,
+                                   std::nullopt,
+                                   window.stride,
+                                   window.padding,
+                                   window.dilation,
+                                   window.transposed,
+                                   window.output_padding,
+                                   groups))};
 }
 
 /// ATen's backward of one operand, of which it reads the shape only.
@@ -60,7 +93,7 @@ at::Tensor backward(const KernelCall& call,
                     const at::Tensor& x,
                     const at::Tensor& weight,
                     bool of_weight) {
-  const Window window(call.attributes);
+  const Window window(call);
   const std::int64_t groups = groups_of(window, x.size(1), call.input(0).size(1), weight.size(1));
   const auto [dx, dweight, dbias] = at::convolution_backward(call.input(0),
                                                              x,
@@ -73,22 +106,22 @@ at::Tensor backward(const KernelCall& call,
                                                              window.output_padding,
                                                              groups,
                                                              {!of_weight, of_weight, false});
-  return (of_weight ? dweight : dx).contiguous();
+  return of_weight ? dweight.contiguous() : own_part(call, dx);
 }
 
-/// A tensor of the result's shape for an argument of which only the shape is read: over memory that
-/// may be too small for it, so that none is taken.
-at::Tensor unread(const KernelCall& call) {
+/// A tensor for an argument of which only the shape is read: over memory that may be too small for
+/// it, so that none is taken.
+at::Tensor unread(const KernelCall& call, const ir::Shape& shape) {
   const at::Tensor& g = call.input(0);
-  return at::from_blob(g.data_ptr(), call.results[0].shape, g.options());
+  return at::from_blob(g.data_ptr(), shape, g.options());
 }
 
 Tensors convolution_backward_input(const KernelCall& call) {
-  return {backward(call, unread(call), call.input(1), false)};
+  return {backward(call, unread(call, made_shape(call)), call.input(1), false)};
 }
 
 Tensors convolution_backward_weight(const KernelCall& call) {
-  return {backward(call, call.input(1), unread(call), true)};
+  return {backward(call, call.input(1), unread(call, call.results[0].shape), true)};
 }
 
 }  // namespace

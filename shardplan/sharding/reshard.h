@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shardplan/ops/halo.h"
 #include "shardplan/sharding/spec.h"
 
 namespace shardplan::sharding {
@@ -20,6 +21,8 @@ enum class CollectiveKind : std::uint8_t {
   kAllReduce,          ///< reduces partial values on all devices
   kAllToAll,           ///< splits `split_dim`, concatenates along `dim`
   kCollectivePermute,  ///< each device sends its part to one other (change of axis order)
+  kHaloExchange,       ///< each device gets the rows that windows need beside its part (halo.h); a
+                       ///< step of an op and of no change of layout
 };
 
 /// "all_gather", ...
@@ -30,7 +33,8 @@ enum class CollectiveKind : std::uint8_t {
 /// i. In an all-gather the axes are the most minor cuts of `dim`; in an all-to-all they leave the
 /// minor end of `dim` and join the minor end of `split_dim` in the same order; in a reduce-scatter
 /// and a slice they join the minor end of `dim`. An all-reduce has its axes in mesh order, and so
-/// has a permute, whose axes are those whose coordinate means another part afterwards.
+/// has a permute, whose axes are those whose coordinate means another part afterwards, and a halo
+/// exchange, whose axes are those that cut the dimensions of its halos.
 struct ReshardStep {
   CollectiveKind kind = CollectiveKind::kSlice;
   std::vector<int> axes{};
@@ -39,6 +43,7 @@ struct ReshardStep {
   Reduction reduction = Reduction::kSum;
   ShardingSpec from{};
   ShardingSpec to{};
+  std::vector<ops::Halo> halos{};  ///< kHaloExchange: of the tensor, one a dimension at most
   bool operator==(const ReshardStep&) const = default;
 };
 

@@ -232,6 +232,8 @@ std::string_view collective_name(CollectiveKind kind) {
       return "all_to_all";
     case CollectiveKind::kCollectivePermute:
       return "collective_permute";
+    case CollectiveKind::kHaloExchange:
+      return "halo_exchange";
   }
   return "";
 }

@@ -166,6 +166,7 @@ class Enumeration {
     parts_.assign(map.axes.size(), 1);
     for (int axis = 0; axis < static_cast<int>(map.axes.size()); ++axis) {
       even_only_.push_back(is_above_another(map, axis));
+      sizes_.push_back(map.least_size(axis));
     }
     for (std::size_t axis = 0; axis < map.axes.size(); ++axis) {
       if (axis_is_usable(static_cast<int>(axis))) {
@@ -222,7 +223,7 @@ class Enumeration {
     }
     for (const int axis : axes_) {
       const auto a = static_cast<std::size_t>(axis);
-      const std::int64_t length = map_.axes[a].size;
+      const std::int64_t length = sizes_[a];
       const std::int64_t parts = parts_[a] * size;
       if (even_only_[a] ? length % parts == 0 : can_cut(length, parts)) {
         parts_[a] = parts;
@@ -242,6 +243,7 @@ class Enumeration {
   const cluster::DeviceMesh& mesh_;
   std::vector<std::int64_t> parts_;  ///< by op axis, so far
   std::vector<bool> even_only_;      ///< by op axis, see can_cut_axis
+  std::vector<std::int64_t> sizes_;  ///< by op axis
   std::vector<int> axes_;
   std::vector<int> rules_;
   std::vector<std::vector<int>> merged_;
@@ -250,8 +252,7 @@ class Enumeration {
 };
 
 std::string axis_text(const AxisMap& map, int axis) {
-  return "axis " + op_axis(map, axis).name + " (size " + std::to_string(op_axis(map, axis).size) +
-         ")";
+  return "axis " + op_axis(map, axis).name + " (size " + std::to_string(map.least_size(axis)) + ")";
 }
 
 /// "data 2 × tensor 4" of the mesh axes that cut the op axis.
@@ -279,7 +280,7 @@ Status check_choice(const AxisMap& map,
                          ", the op has " + std::to_string(map.axes.size()));
   }
   if (choice >= 0) {
-    const bool merged = can_cut(op_axis(map, choice).size, cuts(strategy, mesh, choice));
+    const bool merged = can_cut(map.least_size(choice), cuts(strategy, mesh, choice));
     return invalid_input(axis_text(map, choice) +
                          (merged ? " cannot be cut evenly by " : " is too small to be cut by ") +
                          cutters(strategy, mesh, choice) +
@@ -320,7 +321,7 @@ Status check_operand(const AxisMap& map,
 }  // namespace
 
 bool can_cut_axis(const AxisMap& map, int axis, std::int64_t parts) {
-  const std::int64_t size = op_axis(map, axis).size;
+  const std::int64_t size = map.least_size(axis);
   return size % parts == 0 || (can_cut(size, parts) && !is_above_another(map, axis));
 }
 

@@ -232,6 +232,9 @@ lower::ProgramPoint Simulator::point(const Step& step) const {
   if (step.kind != StepKind::kCollective) {
     return {step.op, step.recompute, What::kRun, 0};
   }
+  if (step.collective.kind == CollectiveKind::kHaloExchange) {
+    return {step.op, step.recompute, What::kHalo, step.operand};
+  }
   if (step.operand >= 0) {
     return {step.op, step.recompute, What::kOperand, step.operand};
   }

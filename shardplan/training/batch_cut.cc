@@ -117,6 +117,11 @@ Status BatchCut::follow(ir::OpId id) {
   for (std::size_t r = 0; r < op.outputs.size(); ++r) {
     SHARDPLAN_RETURN_IF_ERROR(look(op.outputs[r], map.results[r]));
   }
+  for (const ops::Halo& halo : map.halos) {
+    if (halo.axis == axis) {
+      return needs_whole_batch(op, "it slides a window along the batch");
+    }
+  }
   SHARDPLAN_RETURN_IF_ERROR(check_axis(op, map.axes[static_cast<std::size_t>(axis)]));
   axis_[id.index()] = axis;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {

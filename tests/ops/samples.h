@@ -313,6 +313,9 @@ inline void add_space(std::vector<Sample>& out) {
   ir::Attributes maxima = windows;
   maxima.set("dilation", ir::IntList{1, 2});
   out.push_back({"max_pool", {f32({2, 4, 9, 9})}, maxima});
+  ir::Attributes maxima_backward = maxima;
+  maxima_backward.set("size", ir::IntList{9, 9});
+  out.push_back({"max_pool_backward", {f32({2, 4, 5, 4}), i64({2, 4, 5, 4})}, maxima_backward});
   out.push_back({"adaptive_max_pool", {f32({2, 4, 9})}, {{"size", ir::IntList{4}}}});
   ir::Attributes means = windows;
   means.set("count_padding", true);

@@ -21,7 +21,8 @@ const std::vector<std::string>& zoo_models() {
       "mlp:layers=3,hidden=64,batch=16",
       "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,vocab=96",
       "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,vocab=96,dropout=0.1",
-      "llama:layers=2,hidden=64,ffn=128,heads=4,kv_heads=2,seq=32,batch=8,vocab=96"};
+      "llama:layers=2,hidden=64,ffn=128,heads=4,kv_heads=2,seq=32,batch=8,vocab=96",
+      "convolutional"};
   return models;
 }
 
@@ -89,7 +90,8 @@ TEST_P(IntraOp, ObjectiveAndRowsAreThoseOfTheProgram) {
         EXPECT_GE(simulation.compute_seconds, kernels * (1 - 1e-9));
         std::vector<Moment> moments{problem->moment_of(simulation.peak, plan)};
         for (int k = 0; k < 20; ++k) {
-          moments.push_back(Timeline::run(ir::OpId(rng() % step.ops().size())));
+          const Moment run = Timeline::run(ir::OpId(rng() % step.ops().size()));
+          moments.insert(moments.end(), {run, Timeline::halo(run, k % 2)});
         }
         const StrategyGraph rows = problem->strategy_graph(recompute, moments);
         const auto peak = static_cast<double>(simulation.peak_bytes);

@@ -15,13 +15,15 @@
 #include "shardplan/lower/program.h"
 #include "shardplan/solvers/elimination.h"
 #include "shardplan/training/training.h"
+#include "tests/convolutional_testing.h"
 
 namespace shardplan::problem {
 
+/// Of a zoo model, or of the net in tests/convolutional_testing.h.
 inline ir::Graph step_of(const std::string& model, std::int64_t microbatches = 1) {
   training::Recipe recipe;
   recipe.microbatches = microbatches;
-  auto graph = frontends::zoo_model(model);
+  auto graph = model == "convolutional" ? ir::parse(kConvolutional) : frontends::zoo_model(model);
   EXPECT_TRUE(graph) << graph.error().text();
   auto step = training::build_training_step(*graph, recipe);
   EXPECT_TRUE(step) << step.error().text();

@@ -195,6 +195,74 @@ TEST(Collectives, NarrowFloatsAreSummedInFloat) {
   });
 }
 
+/// Every row that a window needs, from whichever rank has it, and as many bytes beside it as said.
+void check_halo_exchange(const ReshardStep& step,
+                         const ir::TensorType& type,
+                         const cluster::DeviceMesh& mesh) {
+  const at::Tensor whole =
+      at::arange(ir::TensorType(type).numel(), at::TensorOptions(at::kDouble)).view(type.shape);
+  std::vector<Bytes> packed(static_cast<std::size_t>(mesh.size()));
+  run_ranks(mesh.size(), [&](std::int64_t rank, GroupSource& source) {
+    Ranks ranks = mesh.group(rank, step.axes);
+    std::sort(ranks.begin(), ranks.end());
+    const auto group = source.group(ranks).value();
+    const at::Tensor mine = shard_of(whole, step.from, mesh, rank);
+    MemoryCounter counter;
+    const MemoryScope scope(counter);
+    const at::Tensor got = run_collective({step, mesh, rank, type.shape, group.get()}, mine);
+    packed[static_cast<std::size_t>(rank)] = counter.peak() - static_cast<Bytes>(got.nbytes());
+    at::Tensor rest = got;
+    at::Tensor expected = whole;
+    sharding::ShardingSpec spec = step.from;
+    for (const ops::Halo& halo : step.halos) {
+      const ops::Rows needed = sharding::cut_window(halo, step.from, mesh, rank).needed;
+      const ops::Rows there = needed.within({0, halo.size});
+      ASSERT_EQ(got.size(halo.dim), needed.size);
+      EXPECT_EQ(rest.sum().item<double>(),
+                rest.narrow(halo.dim, there.start - needed.start, there.size).sum().item<double>());
+      rest = rest.narrow(halo.dim, there.start - needed.start, there.size);
+      expected = expected.narrow(halo.dim, there.start, there.size);
+      for (const int axis : spec.axes_of(halo.dim)) {
+        spec.replicate(axis);
+      }
+    }
+    EXPECT_TRUE(rest.equal(shard_of(expected, spec, mesh, rank)));
+  });
+  EXPECT_EQ(*std::max_element(packed.begin(), packed.end()),
+            sharding::halo_traffic(step, type, mesh).packed);
+}
+
+TEST(Collectives, HalosComeFromWhoeverHasThem) {
+  install_counting_allocator();
+  const cluster::DeviceMesh mesh{{{"a", 3}, {"b", 2}}};
+  const ir::TensorType type{ir::DType::kFloat64, {2, 3, 11, 8}};
+  // Rows: a window of 3; one that reaches over several parts; one of few elements of each part.
+  const std::vector<ops::Halo> rows{
+      {.dim = 2, .own_size = 11, .size = 11, .kernel = 3, .padding = 1},
+      {.dim = 2, .own_size = 12, .size = 11, .kernel = 4, .padding = 5, .dilation = 3},
+      {.dim = 2, .own_size = 6, .size = 11, .kernel = 1, .stride = 2},
+      {.dim = 2,
+       .own_size = 21,
+       .size = 11,
+       .kernel = 3,
+       .stride = 2,
+       .padding = 1,
+       .windows = true}};
+  const ops::Halo columns{
+      .dim = 3, .own_size = 8, .size = 8, .kernel = 2, .padding = 1, .dilation = 2};
+  for (const ops::Halo& halo : rows) {
+    ShardingSpec one;
+    one.shard(2, 0);
+    ShardingSpec both = one;
+    both.shard(2, 1);
+    ShardingSpec two = one;
+    two.shard(3, 1);
+    check_halo_exchange(*sharding::halo_exchange({halo}, 0, one, mesh), type, mesh);
+    check_halo_exchange(*sharding::halo_exchange({halo}, 0, both, mesh), type, mesh);
+    check_halo_exchange(*sharding::halo_exchange({halo, columns}, 0, two, mesh), type, mesh);
+  }
+}
+
 // What lower() says a collective allocates beside its input and result is what it allocates.
 TEST(Collectives, AllocateWhatTheProgramSays) {
   install_counting_allocator();

@@ -20,6 +20,7 @@
 #include "shardplan/runtime/initial.h"
 #include "shardplan/runtime/verify.h"
 #include "shardplan/sim/sim.h"
+#include "tests/convolutional_testing.h"
 
 namespace shardplan::runtime {
 namespace {
@@ -75,7 +76,8 @@ Found train(const ir::Graph& step, const plan::Plan& plan, const lower::Program&
 }
 
 ir::Graph step_of(const std::string& model, const training::Recipe& recipe) {
-  Result<ir::Graph> forward = frontends::zoo_model(model);
+  Result<ir::Graph> forward =
+      model == "convolutional" ? ir::parse(kConvolutional) : frontends::zoo_model(model);
   EXPECT_TRUE(forward.has_value()) << forward.error().text();
   Result<ir::Graph> step = training::build_training_step(*forward, recipe);
   EXPECT_TRUE(step.has_value()) << step.error().text();
@@ -234,6 +236,14 @@ TEST(Executor, ABatchAndAVocabularyThatDoNotDivideEqualOneDevice) {
   check_uneven_plan("mlp:layers=3,hidden=64,input=32,classes=1003,batch=8", "megatron");
   check_uneven_plan("gpt:layers=1,hidden=32,heads=4,seq=8,batch=8,vocab=1003", "megatron");
   check_uneven_plan("gpt:layers=1,hidden=32,heads=4,seq=8,batch=6,vocab=1003", "map");
+}
+
+TEST(Executor, WindowsOverPartsOfSpaceEqualOneDevice) {
+  const auto fp64 = training::Precision::kFloat64;
+  check_random_plans("convolutional", recipe_of("adamw", fp64), {{{"a", 2}, {"b", 2}}}, 12);
+  check_random_plans("convolutional", recipe_of("adamw", fp64), {{{"a", 4}}}, 6);
+  check_random_plans("convolutional", recipe_of("adamw", fp64, 2), {{{"a", 3}}}, 6);
+  check_uneven_plan("convolutional", "spatial");
 }
 
 TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {

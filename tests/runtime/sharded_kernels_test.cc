@@ -47,6 +47,13 @@ struct Sample {
     for (const ir::TensorType& type : inputs) {
       out.push_back(content(type));
     }
+    if (op == "max_pool_backward") {  // places that windows can see
+      ir::TensorType whole{inputs[0].dtype, {inputs[0].shape[0], inputs[0].shape[1]}};
+      const IntList& space = attributes.ints("size");
+      whole.shape.insert(whole.shape.end(), space.begin(), space.end());
+      out[1] = find_kernel("max_pool")(
+          KernelCall{{content(whole)}, attributes, inputs, {}, RandomState{}, {}})[1];
+    }
     if (op.starts_with("grouped_")) {
       out[2] = std::get<0>(out[2].sort());  // ends of runs: some are empty
     }
@@ -246,6 +253,21 @@ void add_convolutions(std::vector<Sample>& out) {
   add_convolution(out, {2, 6, 3, 3}, {6, 4, 3, 3}, window(2, 2, 1, 1, true));
   add_convolution(out, {2, 12, 3, 3}, {12, 2, 3, 3}, window(2, 2, 1, 6, true));
   add_convolution(out, {2, 4, 3, 3, 3}, {6, 4, 3, 3, 3}, window(3, 1, 1, 1, false));
+  // Windows that reach past the neighbours' parts, that leave elements out, that pad much.
+  for (const bool transposed : {false, true}) {
+    const auto attributes = [&](IntList stride, IntList padding, IntList dilation) {
+      return Attributes{{"stride", std::move(stride)},
+                        {"padding", std::move(padding)},
+                        {"dilation", std::move(dilation)},
+                        {"output_padding", IntList(2, 0)},
+                        {"transposed", transposed},
+                        {"groups", std::int64_t{1}}};
+    };
+    add_convolution(out, {2, 2, 9, 7}, {2, 2, 5, 3}, attributes({1, 2}, {4, 1}, {1, 2}));
+    add_convolution(out, {2, 2, 11, 7}, {2, 2, 2, 1}, attributes({3, 2}, {1, 0}, {1, 1}));
+    add_convolution(out, {1, 2, 13, 8}, {2, 2, 1, 4}, attributes({2, 3}, {0, 3}, {1, 2}));
+    add_convolution(out, {1, 2, 8, 6}, {2, 2, 2, 3}, attributes({2, 1}, {0, 1}, {1, 1}));
+  }
 }
 
 void add_batch_norms(std::vector<Sample>& out) {
@@ -331,6 +353,17 @@ Attributes pooling(std::size_t rank, bool backward) {
   return attributes;
 }
 
+/// Pooling of x, and its gradient.
+void add_pooling(std::vector<Sample>& out,
+                 const std::string& op,
+                 const ir::Shape& x,
+                 Attributes attributes) {
+  const Types results = ops::get(op).infer(Types{f64(x)}, attributes).value();
+  out.push_back({op, {f64(x)}, attributes});
+  attributes.set("size", IntList(x.begin() + 2, x.end()));
+  out.push_back({op + "_backward", results, attributes});
+}
+
 void add_space(std::vector<Sample>& out) {
   const std::int64_t one = 1;
   for (const std::size_t rank : {1U, 2U, 3U}) {
@@ -355,6 +388,24 @@ void add_space(std::vector<Sample>& out) {
                     {"padding", IntList(rank, 1)},
                     {"dilation", IntList(rank, 1)},
                     {"ceil", true}}});
+  }
+  for (const bool ceil : {false, true}) {
+    Attributes windows{{"kernel", IntList{4, 3}},
+                       {"stride", IntList{1, 2}},
+                       {"padding", IntList{2, 1}},
+                       {"ceil", ceil}};
+    Attributes maxima = windows;
+    maxima.set("dilation", IntList{2, 1});
+    add_pooling(out, "max_pool", {2, 2, 9, 8}, maxima);
+    windows.set("count_padding", false);
+    add_pooling(out, "avg_pool", {2, 2, 9, 8}, windows);
+    windows.set("count_padding", true);
+    windows.set("stride", IntList{3, 5});
+    add_pooling(out, "avg_pool", {2, 2, 10, 11}, windows);
+    windows.set("divisor", std::int64_t{3});
+    add_pooling(out, "avg_pool", {2, 2, 10, 11}, windows);
+    maxima.set("stride", IntList{3, 5});
+    add_pooling(out, "max_pool", {2, 2, 10, 11}, maxima);
   }
   out.push_back({"take", {f64({4, 5, 6})}, {{"dim", one}, {"places", IntList{4, 0, 0, 2}}}});
   out.push_back({"take_backward",

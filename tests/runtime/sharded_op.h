@@ -2,9 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +16,7 @@
 #include "shardplan/ops/op.h"
 #include "shardplan/runtime/collectives.h"
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/sharding/halo.h"
 #include "shardplan/sharding/strategy.h"
 
 namespace shardplan::runtime {
@@ -43,7 +47,7 @@ class ShardedOp {
       : op_(op), mesh_(mesh), tolerance_(tolerance), inputs_(std::move(inputs)) {
     map_ = ops::get(op.op).axes(ops::OpView{op.inputs, op.results, op.attributes});
     expected_ = find_kernel(op_.op)(
-        KernelCall{clones(inputs_), op_.attributes, op_.results, {}, RandomState{}});
+        KernelCall{clones(inputs_), op_.attributes, op_.results, {}, RandomState{}, {}});
   }
 
   [[nodiscard]] const ops::AxisMap& map() const { return map_; }
@@ -84,9 +88,40 @@ class ShardedOp {
     return spec;
   }
 
+  /// This rank's part; along the dimensions of halos, row by row what the windows need.
+  [[nodiscard]] at::Tensor with_halos(const at::Tensor& full,
+                                      sharding::ShardingSpec spec,
+                                      std::int64_t rank,
+                                      const std::vector<ops::Halo>& halos) const {
+    at::Tensor part = full;
+    for (const ops::Halo& halo : halos) {
+      const ops::Rows needed = sharding::cut_window(halo, spec, mesh_, rank).needed;
+      const double outside = halo.outside == ops::Outside::kZero     ? 0
+                             : halo.outside == ops::Outside::kLowest ? -INFINITY
+                                                                     : -1;
+      ir::Shape shape = part.sizes().vec();
+      shape[static_cast<std::size_t>(halo.dim)] = needed.size;
+      const at::Tensor wide = at::full(shape, outside, part.options());
+      for (std::int64_t i = 0; i < needed.size; ++i) {
+        if (const std::int64_t row = needed.start + i; row >= 0 && row < part.size(halo.dim)) {
+          wide.select(halo.dim, i).copy_(part.select(halo.dim, row));
+        }
+      }
+      part = wide;
+    }
+    for (const ops::Halo& halo : halos) {
+      for (const int axis : spec.axes_of(halo.dim)) {
+        spec.replicate(axis);
+      }
+    }
+    return shard_of(part, spec, mesh_, rank);
+  }
+
   /// Each rank's part; where the layout is partial, parts that add up: random ones, and in the
   /// first of each group what is missing.
-  [[nodiscard]] Tensors parts_of(const at::Tensor& full, const sharding::ShardingSpec& spec) const {
+  [[nodiscard]] Tensors parts_of(const at::Tensor& full,
+                                 const sharding::ShardingSpec& spec,
+                                 const std::vector<ops::Halo>& halos) const {
     const std::vector<int> partial = spec.partial_axes();
     std::int64_t count = 1;
     for (const int axis : partial) {
@@ -100,7 +135,7 @@ class ShardedOp {
     Tensors parts;
     for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
       const auto number = static_cast<std::size_t>(part_number(mesh_, rank, partial));
-      parts.push_back(shard_of(summands[number], without_partial(spec), mesh_, rank));
+      parts.push_back(with_halos(summands[number], without_partial(spec), rank, halos));
     }
     return parts;
   }
@@ -131,9 +166,14 @@ class ShardedOp {
   }
 
   void run(const sharding::Strategy& strategy, const sharding::OpLayouts& layouts) {
+    const std::vector<ops::Halo> cut = sharding::cut_halos(map_, layouts);
     std::vector<Tensors> parts;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      parts.push_back(parts_of(inputs_[i], layouts.inputs[i]));
+      std::vector<ops::Halo> halos;
+      std::copy_if(cut.begin(), cut.end(), std::back_inserter(halos), [&](const ops::Halo& halo) {
+        return halo.input == static_cast<int>(i);
+      });
+      parts.push_back(parts_of(inputs_[i], layouts.inputs[i], halos));
     }
     found_.clear();
     for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
@@ -148,8 +188,13 @@ class ShardedOp {
         local[r].shape = sharding::part_shape(layouts.results[r], local[r].shape, mesh_, rank);
         nothing = nothing || local[r].numel() == 0;
       }
+      std::vector<ops::CutWindow> windows;
+      for (const ops::Halo& halo : cut) {
+        const auto operand = static_cast<std::size_t>(halo.input);
+        windows.push_back(sharding::cut_window(halo, layouts.inputs[operand], mesh_, rank));
+      }
       const KernelCall call{
-          operands, op_.attributes, local, positions(strategy, rank), RandomState{}};
+          operands, op_.attributes, local, positions(strategy, rank), RandomState{}, windows};
       found_.push_back(nothing ? results_of_nothing(op_.op, call, layouts.results)
                                : find_kernel(op_.op)(call));
     }

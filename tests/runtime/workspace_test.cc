@@ -269,6 +269,8 @@ TEST_P(Workspace, OfSpaceAndSelections) {
   Attributes maxima = windows;
   maxima.set("dilation", IntList{1, 1});
   expect_exact("max_pool", {x}, maxima);
+  maxima.set("size", IntList{20, 20});
+  expect_exact("max_pool_backward", {floating({4, 16, 10, 10}), i64({4, 16, 10, 10})}, maxima);
   Attributes means = windows;
   means.set("count_padding", true);
   expect_exact("avg_pool", {x}, means);

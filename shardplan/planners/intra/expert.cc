@@ -20,9 +20,11 @@ Result<PlanResult> plan_expert(const PlanRequest& request) {
   if (request.mesh) {
     meshes = {*request.mesh};
     for (const cluster::MeshAxis& axis : request.mesh->axes) {
-      if (axis.name != "data" && axis.name != "tensor") {
-        return invalid_input(fmt::format(
-            "planner {} knows the mesh axes data and tensor, not '{}'", rule.name, axis.name));
+      if (axis.name != "data" && axis.name != "tensor" && axis.name != "space") {
+        return invalid_input(
+            fmt::format("planner {} knows the mesh axes data, tensor and space, not '{}'",
+                        rule.name,
+                        axis.name));
       }
     }
   }
@@ -84,6 +86,11 @@ std::vector<PlannerInfo> expert_planners() {
        2021,
        "data × tensor parallel, parameters cut",
        plan_expert<7>},
+      {"spatial",
+       "Dryden et al., IPDPS 2019",
+       2019,
+       "the first dimension of space over all devices, with halo exchange, everything else whole",
+       plan_expert<8>},
   };
 }
 

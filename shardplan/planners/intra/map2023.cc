@@ -125,6 +125,9 @@ class MapSearch {
 
   Status add_experts(Bytes limit, const Budget& budget) {
     for (const ExpertRule& rule : expert_rules()) {
+      if (!experts_.applies(rule)) {
+        continue;
+      }
       for (const cluster::DeviceMesh& mesh : expert_meshes(rule, request_.cluster.device_count())) {
         if (budget.exhausted()) {
           return {};
