@@ -54,7 +54,9 @@ Result<Types> infer(const ir::Op& op, const OpDef& def, Inputs inputs) {
 }  // namespace
 
 std::string describe(const ir::Op& op) {
-  return "op '" + op.name + "'" + (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
+  const bool calls = op.attributes.has("target");
+  return "op '" + op.name + "'" + (calls ? " of " + op.attributes.string("target") : "") +
+         (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
 }
 
 int storage_operand(const OpDef& def, std::size_t result) {

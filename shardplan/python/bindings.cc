@@ -37,8 +37,17 @@ Request request_of(const std::string& model,
                    const std::string& precision,
                    const std::string& memory,
                    double clip_norm,
-                   std::int64_t microbatches) {
-  return {model, cluster, planner, optimizer, precision, memory, clip_norm, microbatches};
+                   std::int64_t microbatches,
+                   plan::Binding binding = {}) {
+  return {model,
+          cluster,
+          planner,
+          optimizer,
+          precision,
+          memory,
+          clip_norm,
+          microbatches,
+          std::move(binding)};
 }
 
 py::list explanation_rows(const std::vector<planners::LayerExplanation>& layers) {
@@ -214,11 +223,32 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
          const std::string& precision,
          const std::string& memory,
          double clip_norm,
-         std::int64_t microbatches) {
+         std::int64_t microbatches,
+         const std::map<std::string, std::int64_t>& dims,
+         const std::string& loss,
+         const std::string& target) {
         const py::gil_scoped_release release;
-        return value_or_raise(Planned::make(request_of(
-            model, cluster, planner, optimizer, precision, memory, clip_norm, microbatches)));
-      });
+        return value_or_raise(Planned::make(request_of(model,
+                                                       cluster,
+                                                       planner,
+                                                       optimizer,
+                                                       precision,
+                                                       memory,
+                                                       clip_norm,
+                                                       microbatches,
+                                                       {dims, loss, target})));
+      },
+      py::arg("model"),
+      py::arg("cluster"),
+      py::arg("planner"),
+      py::arg("optimizer"),
+      py::arg("precision"),
+      py::arg("memory"),
+      py::arg("clip_norm"),
+      py::arg("microbatches"),
+      py::arg("dims") = std::map<std::string, std::int64_t>{},
+      py::arg("loss") = "",
+      py::arg("target") = "");
   module.def(
       "read_plan",
       [](const std::string& model,

@@ -15,8 +15,13 @@ Status Planned::load(const Request& request) {
   SHARDPLAN_ASSIGN_OR_RETURN(recipe_.precision, training::parse_precision(request.precision));
   recipe_.clip_norm = request.clip_norm;
   recipe_.microbatches = request.microbatches;
+  frontends::LoadOptions options{
+      .weights = true, .dims = request.binding.dims, .loss = request.binding.loss};
+  if (!request.binding.target.empty()) {
+    options.target = request.binding.target;
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
-                             frontends::load_model(request.model, {.weights = true}));
+                             frontends::load_model(request.model, options));
   for (const ir::Value& value : forward.values()) {
     if (value.kind == ir::ValueKind::kInput) {
       inputs_.push_back({value.name, value.type});
@@ -61,6 +66,7 @@ Result<std::shared_ptr<Planned>> Planned::make(const Request& request) {
   }
   planned->plan_ = std::move(result.best);
   planned->plan_.model = request.model;
+  planned->plan_.binding = request.binding;
   SHARDPLAN_RETURN_IF_ERROR(planned->lower_plan());
   return planned;
 }

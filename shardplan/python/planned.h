@@ -28,6 +28,7 @@ struct Request {
   std::string memory{};     ///< "20GiB"; empty = the device's own
   double clip_norm = 0;
   std::int64_t microbatches = 1;
+  plan::Binding binding{};  ///< what the model leaves open
 };
 
 /// A user input as the whole batch has it.

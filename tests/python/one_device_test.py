@@ -1,5 +1,7 @@
 """One device against PyTorch: losses and weights of exported models, and the messages of mistakes."""
 
+import json
+import pathlib
 import unittest
 
 import torch
@@ -98,6 +100,22 @@ class OneDevice(unittest.TestCase):
         self.assertGreater(plan.peak_bytes, 0)
         self.assertIn("planner map", plan.explain())
         self.assertIn('"planner"', plan.to_json())
+
+    def test_plan_of_a_file_that_leaves_dimensions_open(self):
+        fixtures = pathlib.Path(__file__).resolve().parents[1] / "frontends/fixtures"
+        archive = str(fixtures / "gpt2_dynamic.pt2")
+        with self.assertRaisesRegex(ValueError, "--dim"):
+            shardplan.plan(archive, cluster="local:2")
+        plan = shardplan.plan(archive, cluster="local:2", dims={"batch": 4, "seq": 8})
+        self.assertEqual(json.loads(plan.to_json())["model_binding"]["dims"], {"batch": 4, "seq": 8})
+        onnx = str(fixtures / "mlp.onnx")
+        plan = shardplan.plan(
+            onnx, cluster="local:2", dims={"batch": 64}, loss="cross_entropy", target="label"
+        )
+        self.assertEqual(json.loads(plan.to_json())["model_binding"]["loss"], "cross_entropy")
+        with self.assertRaisesRegex(ValueError, "text"):
+            model, draw, _ = make("regression")
+            shardplan.plan(model, draw(), cluster="local:2", loss="mse")
 
 
 if __name__ == "__main__":

@@ -393,6 +393,19 @@ TEST(Microbatches, NameTheOpThatNeedsTheWholeBatch) {
       "op 'softmax' of layer 'router': needs the whole batch: dimension 0 of f32[4,3] carries "
       "the batch; use one microbatch");
 
+  GraphBuilder call;
+  call.layer = "scan";
+  const ValueId s = call.op("mul", {call.input("x", {4, 3}), call.parameter("p", {3})});
+  EXPECT_EQ(
+      error_of(call.loss(call.sum_all(call.op("call",
+                                              {s},
+                                              {{"target", std::string("aten.cumprod.default")},
+                                               {"arguments", std::string("self=$0, dim=0")},
+                                               {"results", std::string("same[4,3]")}}))),
+               two),
+      "op 'call' of aten.cumprod.default of layer 'scan': needs the whole batch: dimension 0 "
+      "of f32[4,3] carries the batch; use one microbatch");
+
   GraphBuilder norm;
   norm.layer = "batch_norm";
   const ValueId h = norm.op("mul", {norm.input("x", {4, 3}), norm.parameter("p", {3})});

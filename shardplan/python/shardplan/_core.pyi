@@ -37,6 +37,9 @@ def plan(
     memory: str,
     clip_norm: float,
     microbatches: int,
+    dims: Mapping[str, int] = ...,
+    loss: str = ...,
+    target: str = ...,
 ) -> Planned: ...
 def read_plan(
     model: str, optimizer: str, precision: str, clip_norm: float, microbatches: int, json: str

@@ -270,11 +270,13 @@ def _memory_text(memory: Union[int, str, None]) -> str:
 
 
 def _archive(
-    model: Model, example_inputs: Any, loss: Optional[Callable], directory: str
+    model: Model, example_inputs: Any, loss: Union[Callable, str, None], directory: str
 ) -> str:
     if not isinstance(model, torch.nn.Module):
         return os.fspath(model)
     path = os.path.join(directory, "model.pt2")
+    if isinstance(loss, str):
+        raise ValueError("a loss given as text is for ONNX files; give a module a function")
     if loss is None:
         export(model, example_inputs, path)
     else:
@@ -293,12 +295,16 @@ def plan(
     clip_norm: float = 0.0,
     microbatches: int = 1,
     planner: str = "map",
-    loss: Optional[Callable] = None,
+    loss: Union[Callable, str, None] = None,
+    target: str = "target",
+    dims: Optional[Mapping[str, int]] = None,
 ) -> Plan:
     """Plans without running.
 
     `model`: a module (with `example_inputs`, and a `loss` when it does not compute its own), the path
-    of a `.pt2` archive, or a zoo name such as "gpt2-small". `cluster`: a preset such as
+    of a `.pt2` archive or an `.onnx` file, or a zoo name such as "gpt2-small". `dims` gives the
+    dimensions that a file leaves open their sizes, `{"batch": 64}`; `loss`, as text ("cross_entropy"), is
+    put behind the output of an ONNX model and compares it with the input `target`. `cluster`: a preset such as
     "8xA100-80GB", or the path of a YAML file. `memory`: bytes, or text such as "20GiB"; default: the
     device's own. Raises ValueError when nothing fits, with the least memory that would.
     """
@@ -313,6 +319,9 @@ def plan(
                 _memory_text(memory),
                 clip_norm,
                 microbatches,
+                dict(dims or {}),
+                loss if isinstance(loss, str) else "",
+                target if isinstance(loss, str) else "",
             )
         )
 
