@@ -110,6 +110,10 @@ std::optional<DType> AtenCall::dtype(std::string_view name) {
 std::size_t AtenCall::dim(std::string_view name, std::int64_t fallback, std::int64_t rank) {
   const std::int64_t given_dim = integer(name, fallback);
   const std::int64_t counted = given_dim < 0 ? given_dim + rank : given_dim;
+  if (rank == 0 && (given_dim == 0 || given_dim == -1)) {
+    unsupported("has a scalar operand");  // PyTorch takes it for a tensor of one dimension
+    return 0;
+  }
   if (counted < 0 || counted >= rank) {
     invalid(fmt::format("dimension {} does not exist in a tensor of rank {}", given_dim, rank));
     return 0;
@@ -125,6 +129,10 @@ IntList AtenCall::dims(std::string_view name, std::int64_t rank) {
     return list;
   }
   for (std::int64_t& entry : list) {
+    if (rank == 0 && (entry == 0 || entry == -1)) {
+      unsupported("has a scalar operand");
+      return {};
+    }
     entry += entry < 0 ? rank : 0;
     if (entry < 0 || entry >= rank) {
       invalid(fmt::format("the argument '{}' names a dimension that does not exist", name));

@@ -229,6 +229,8 @@ void map_prelu(AtenCall& c) {
     Shape aligned(type.shape.size() - 1, 1);
     aligned.front() = count;
     weight = c.reshape(weight, aligned);
+  } else if (type.rank() == 0) {
+    weight = c.reshape(weight, {});
   }
   const ValueId positive = emit(c, "gt_scalar", {x}, {{"value", 0.0}});
   c.result(emit(c, "where", {positive, x, emit(c, "mul", {x, weight})}));

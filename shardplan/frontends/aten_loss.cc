@@ -301,6 +301,10 @@ void map_cosine_similarity(AtenCall& c) {
   const ValueId a = c.tensor_as("x1", type.dtype);
   const ValueId b = c.tensor_as("x2", type.dtype);
   const auto dim = static_cast<std::int64_t>(c.dim("dim", 1, type.rank() + 1));
+  if (c.ok() && c.builder().type(a).rank() == 0) {
+    c.unsupported("has a scalar operand");
+    return;
+  }
   if (!c.ok() || c.builder().type(a).shape != c.builder().type(b).shape) {
     c.unsupported("is supported on operands of equal shapes only");
     return;

@@ -113,6 +113,10 @@ ValueId taken(AtenCall& c, ValueId x, std::size_t dim, IntList places) {
 void map_flip(AtenCall& c) {
   ValueId x = c.tensor("self");
   const TensorType type = c.type_of("self");
+  if (c.integers("dims").empty()) {
+    c.result(x);
+    return;
+  }
   for (const std::int64_t dim : c.dims("dims", type.rank())) {
     IntList places(static_cast<std::size_t>(type.shape[static_cast<std::size_t>(dim)]));
     std::iota(places.rbegin(), places.rend(), 0);
@@ -258,10 +262,19 @@ std::int64_t place_of(std::string_view mode, std::int64_t at, std::int64_t size)
   if (mode == "replicate") {
     return std::clamp<std::int64_t>(at, 0, size - 1);
   }
-  if (mode == "circular") {
-    return (at % size + size) % size;
-  }
   return at < 0 ? -at : at >= size ? 2 * (size - 1) - at : at;  // reflect
+}
+
+IntList circular_places(std::int64_t before, std::int64_t after, std::int64_t size) {
+  // What a negative pad cuts off is gone before the rest goes round.
+  const std::int64_t begin = std::max<std::int64_t>(-before, 0);
+  const std::int64_t kept = size - begin - std::max<std::int64_t>(-after, 0);
+  const std::int64_t end = kept + std::max<std::int64_t>(after, 0);
+  IntList places;
+  for (std::int64_t at = -std::max<std::int64_t>(before, 0); kept > 0 && at < end; ++at) {
+    places.push_back(begin + (at % kept + kept) % kept);
+  }
+  return places;
 }
 
 ValueId padded(AtenCall& c,
@@ -272,15 +285,18 @@ ValueId padded(AtenCall& c,
                std::string_view mode) {
   const std::int64_t size = c.builder().type(x).shape[dim];
   const std::int64_t most = mode == "reflect" ? size - 1 : mode == "circular" ? size : 1 << 20;
-  if (before > most || after > most || before <= -size || after <= -size) {
+  IntList places;
+  if (std::max(before, after) <= most && std::min(before, after) > -most - size) {
+    places = mode == "circular" ? circular_places(before, after, size) : IntList{};
+    for (std::int64_t at = -before; mode != "circular" && at < size + after; ++at) {
+      places.push_back(place_of(mode, at, size));
+    }
+  }
+  if (places.empty()) {
     c.invalid("the argument 'pad' does not fit its operand");
     return {};
   }
-  IntList places;
-  for (std::int64_t at = -before; at < size + after; ++at) {
-    places.push_back(place_of(mode, at, size));
-  }
-  return places.empty() ? ValueId{} : taken(c, x, dim, std::move(places));
+  return taken(c, x, dim, std::move(places));
 }
 
 }  // namespace

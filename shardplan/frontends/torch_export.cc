@@ -70,6 +70,10 @@ class Importer {
         }
       }
     }
+    used_.insert(program_.outputs.begin(), program_.outputs.end());
+    for (const ExportedMutation& mutation : program_.mutations) {
+      used_.insert(mutation.value);
+    }
   }
 
   Status add_input(const ExportedInput& input) {
@@ -86,6 +90,12 @@ class Importer {
           "convert "
           "it before the model, for example with .to(torch.int32)");
       return error;
+    }
+    if (std::count(tensor.type.shape.begin(), tensor.type.shape.end(), 0) > 0) {
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("'{}' has no elements ({})", input.name, to_string(tensor.type)),
+                   path_,
+                   {"every dimension of a tensor must be at least 1"}};
     }
     if (!ir::is_valid(tensor.type)) {
       return invalid_input(
@@ -233,11 +243,19 @@ class Importer {
     }
     if (row->second.map != nullptr) {
       row->second.map(call);
-      if (!builder_.recover()) {
+      const bool complete = !builder_.ok() || has_all_results(node);
+      if (!builder_.recover() && complete) {
         return located();
       }
     }
     return call_by_name(call);
+  }
+
+  /// A mapping may leave out results that models seldom read, such as the statistics of a norm.
+  [[nodiscard]] bool has_all_results(const ExportedNode& node) const {
+    return std::all_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
+      return !used_.contains(name) || state_.operands.contains(name);
+    });
   }
 
   /// What no table maps runs as PyTorch's own operator.
@@ -310,6 +328,11 @@ class Importer {
     for (const ExportedMutation& mutation : program_.mutations) {
       const std::optional<ValueId> target = value_named(mutation.buffer);
       const auto value = state_.operands.find(mutation.value);
+      if (value != state_.operands.end() && !value->second.value.valid() &&
+          value->second.constant.has_value()) {
+        value->second.value = materialize(builder_, *value->second.constant);
+        SHARDPLAN_RETURN_IF_ERROR(located());
+      }
       if (!target.has_value() || value == state_.operands.end() || !value->second.value.valid()) {
         return Error{ErrorCode::kUnsupported,
                      fmt::format("the new content of buffer '{}' is not known", mutation.buffer),
