@@ -298,23 +298,11 @@ Result<Types> infer_call_backward(Inputs inputs, const ir::Attributes& attribute
 }
 
 bool always_draws(std::string_view name) {
-  constexpr std::array<std::string_view, 17> kAlways{"rand",
-                                                     "rand_like",
-                                                     "randn",
-                                                     "randn_like",
-                                                     "randint",
-                                                     "randint_like",
-                                                     "randperm",
-                                                     "bernoulli",
-                                                     "normal",
-                                                     "normal_functional",
-                                                     "multinomial",
-                                                     "poisson",
-                                                     "binomial",
-                                                     "uniform",
-                                                     "exponential",
-                                                     "cauchy",
-                                                     "geometric"};
+  constexpr std::array<std::string_view, 20> kAlways{
+      "rand",         "rand_like", "randn",      "randn_like",      "randint",
+      "randint_like", "randperm",  "bernoulli",  "normal",          "normal_functional",
+      "multinomial",  "poisson",   "binomial",   "uniform",         "exponential",
+      "cauchy",       "geometric", "log_normal", "_standard_gamma", "_sample_dirichlet"};
   return std::find(kAlways.begin(), kAlways.end(), name) != kAlways.end();
 }
 
@@ -485,17 +473,21 @@ const CallValue* find_argument(const std::vector<CallArgument>& arguments, std::
 
 bool draws_random_numbers(std::string_view target, const std::vector<CallArgument>& arguments) {
   // These draw when they train, and those with a probability when it is not 0.
-  constexpr std::array<std::string_view, 11> kSometimes{"rrelu",
-                                                        "rrelu_with_noise",
-                                                        "alpha_dropout",
-                                                        "feature_dropout",
-                                                        "feature_alpha_dropout",
-                                                        "native_dropout",
-                                                        "lstm",
-                                                        "gru",
-                                                        "rnn_tanh",
-                                                        "rnn_relu",
-                                                        "scaled_dot_product_attention"};
+  constexpr std::array<std::string_view, 14> kSometimes{
+      "rrelu",
+      "rrelu_with_noise",
+      "alpha_dropout",
+      "feature_dropout",
+      "feature_alpha_dropout",
+      "native_dropout",
+      "lstm",
+      "gru",
+      "rnn_tanh",
+      "rnn_relu",
+      "scaled_dot_product_attention",
+      "_scaled_dot_product_flash_attention_for_cpu",
+      "_fused_dropout",
+      "rrelu_with_noise_functional"};
   const std::string_view name = call_name(target);
   if (always_draws(name)) {
     return true;
@@ -511,7 +503,7 @@ bool draws_random_numbers(std::string_view target, const std::vector<CallArgumen
       return trains && (value->real != 0 || value->integer != 0);
     }
   }
-  return trains && name != "scaled_dot_product_attention";
+  return trains && name.find("scaled_dot_product") == std::string_view::npos;
 }
 
 std::vector<OpDef> call_ops() {

@@ -112,11 +112,8 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
     Prepared& made = prepared.emplace_back();
     if (step.kind == StepKind::kCompute) {
       const ir::Op& op = step_.op(step.op);
+      SHARDPLAN_RETURN_IF_ERROR(check_runnable(op));
       made.kernel = find_kernel(op.name);
-      if (made.kernel == nullptr) {
-        return Error{
-            ErrorCode::kUnsupported, "the runtime has no kernel for op " + op.name, op.layer, {}};
-      }
       made.positions = global_axes(step);
       for (const ops::Halo& halo : step.cut) {
         const LocalId operand = step.inputs[static_cast<std::size_t>(halo.input)];

@@ -71,6 +71,9 @@ struct KernelEntry {
 
 /// The kernel of an op; null when this runtime has none.
 [[nodiscard]] Kernel find_kernel(std::string_view op);
+/// Whether this process can run the op: the error of a `call` says that PyTorch's dispatcher does
+/// not know its operator.
+[[nodiscard]] Status check_runnable(const ir::Op& op);
 /// All entries, in no particular order. One table a file; kernels.cc joins them.
 [[nodiscard]] std::vector<KernelEntry> all_kernels();
 [[nodiscard]] std::vector<KernelEntry> elementwise_kernels();

@@ -31,6 +31,19 @@ using Tensors = std::vector<at::Tensor>;
   throw std::runtime_error(what);
 }
 
+/// "aten.cumsum.default" is "aten::cumsum" with the overload "".
+std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
+  const std::size_t first = target.find('.');
+  const std::size_t last = target.rfind('.');
+  if (first == std::string::npos || last <= first) {
+    return std::nullopt;
+  }
+  const std::string overload = target.substr(last + 1);
+  return c10::Dispatcher::singleton().findSchema(
+      {target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1),
+       overload == "default" ? "" : overload});
+}
+
 /// An operator's schema and its arguments, ready to run on some operands.
 class Call {
  public:
@@ -98,18 +111,12 @@ class Call {
     return seed;
   }
 
-  /// "aten.cumsum.default" is "aten::cumsum" with the overload "".
   static c10::OperatorHandle find(const std::string& target) {
-    const std::size_t first = target.find('.');
-    const std::size_t last = target.rfind('.');
-    if (first == std::string::npos || last <= first) {
-      fail("'" + target + "' is no operator's name");
+    const std::optional<c10::OperatorHandle> handle = find_operator(target);
+    if (!handle.has_value()) {
+      fail("PyTorch has no operator " + target);
     }
-    const std::string name =
-        target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1);
-    const std::string overload = target.substr(last + 1);
-    return c10::Dispatcher::singleton().findSchemaOrThrow(
-        name.c_str(), overload == "default" ? "" : overload.c_str());
+    return *handle;
   }
 
   static void append(const c10::IValue& value, Tensors& out) {
@@ -198,13 +205,14 @@ class Call {
 
 /// Contiguous, with the expected element type, in storage that no operand shares.
 at::Tensor as_result(at::Tensor tensor, const ir::TensorType& type, const Tensors& operands) {
-  if (!tensor.defined()) {
+  // PyTorch has tensors of zeros that hold no memory: the gradient of sgn is one.
+  if (!tensor.defined() || tensor._is_zerotensor()) {
     return at::zeros(type.shape, at::TensorOptions(scalar_type(type.dtype)));
   }
   if (tensor.sizes() != at::IntArrayRef(type.shape)) {
     fail("the operator made a tensor of another shape than the model says");
   }
-  tensor = tensor.detach().to(scalar_type(type.dtype)).contiguous();
+  tensor = tensor.detach().resolve_neg().to(scalar_type(type.dtype)).contiguous();
   for (const at::Tensor& operand : operands) {
     if (operand.is_alias_of(tensor)) {
       return tensor.clone();
@@ -280,6 +288,22 @@ Tensors call_backward(const KernelCall& call) {
 }
 
 }  // namespace
+
+Status check_runnable(const ir::Op& op) {
+  if (find_kernel(op.name) == nullptr) {
+    return Error{ErrorCode::kUnsupported, "the runtime has no kernel", ops::describe(op), {}};
+  }
+  const bool calls = op.name == "call" || op.name == "call_backward";
+  if (!calls || find_operator(op.attributes.string("target")).has_value()) {
+    return {};
+  }
+  return Error{
+      ErrorCode::kUnsupported,
+      "PyTorch has no operator of this name here: code that was not loaded registers it",
+      ops::describe(op),
+      {"train in a Python process that has imported it, by shardplan.parallelize, or write "
+       "the model without it"}};
+}
 
 std::vector<KernelEntry> call_kernels() {
   return {{"call", call}, {"call_backward", call_backward}};

@@ -85,6 +85,7 @@ TEST(Call, OfADrawIsWhole) {
                                   {"site", std::int64_t{3}}};
   EXPECT_EQ(axes_of({"call", {f32({4, 6})}, attributes}), "* * -> * *");
   EXPECT_TRUE(draws_random_numbers("aten.rand_like.default", {}));
+  EXPECT_TRUE(draws_random_numbers("aten.log_normal.default", {}));
   const auto sometimes = [](const char* text) {
     return draws_random_numbers("aten.lstm.input", *parse_call_arguments(text));
   };

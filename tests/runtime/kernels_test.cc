@@ -930,6 +930,17 @@ TEST(Kernels, DropoutDependsOnTheGlobalIndexOnly) {
   EXPECT_FALSE(at::allclose(later, whole));
 }
 
+TEST(Kernels, CallsOfUnknownOperatorsAreToldBeforeTheyRun) {
+  ir::Op op{.name = "call", .layer = "head"};
+  op.attributes.set("target", std::string("aten.cumprod.default"));
+  EXPECT_TRUE(check_runnable(op).has_value());
+  op.attributes.set("target", std::string("my_library.fused_head.default"));
+  const Status status = check_runnable(op);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_NE(status.error().text().find("my_library.fused_head.default of layer 'head'"),
+            std::string::npos);
+}
+
 TEST(Kernels, IotaStartsWhereTheShardDoes) {
   const Attributes attributes{
       {"shape", IntList{2, 6}}, {"dim", std::int64_t{1}}, {"dtype", std::string("i64")}};

@@ -519,6 +519,7 @@ void add_calls(std::vector<Sample>& out) {
       {"aten.logcumsumexp.default", "self=$0, dim=-1"},
       {"aten.triu.default", "self=$0"},
       {"aten.erfc.default", "self=$0"},
+      {"aten.sgn.default", "self=$0"},
       {"aten.logit.default", "self=$0, eps=0.1"},
       {"aten.clamp.default", "self=$0, min=0.3, max=0.9"}};
   for (const auto& [target, arguments] : unary) {
