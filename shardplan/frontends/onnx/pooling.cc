@@ -7,7 +7,6 @@
 #include "shardplan/frontends/index_space.h"
 #include "shardplan/frontends/onnx/call.h"
 #include "shardplan/frontends/onnx/window.h"
-#include "shardplan/frontends/operator_call.h"
 
 namespace shardplan::frontends::onnx {
 
@@ -104,41 +103,26 @@ void map_max_pool(Call& c) {
   if (!floating) {
     x = cast_to(b, x, DType::kFloat32);
   }
-  Shape result = pooled_shape(*w, type.shape);
   if (padded) {
     x = with_pads(b, x, w->before, w->after, -std::numeric_limits<double>::infinity());
     w->before.assign(w->rank, 0);
   }
-  // One dimension is pooled as a plane of height 1.
-  const bool line = w->rank == 1;
-  if (line && c.ok()) {
-    Shape plane = b.type(x).shape;
-    plane.insert(plane.begin() + 2, 1);
-    x = reshape_to(b, x, plane);
-    for (IntList* const list : {&w->kernel, &w->stride, &w->dilation}) {
-      list->insert(list->begin(), 1);
-    }
-    w->before.insert(w->before.begin(), 0);
-    result.insert(result.begin() + 2, 1);
+  if (!c.ok()) {
+    return;
   }
-  const std::vector<ValueId> made =
-      OperatorCall(b,
-                   w->rank == 3 ? "aten.max_pool3d_with_indices.default"
-                                : "aten.max_pool2d_with_indices.default")
-          .tensor("self", x)
-          .integers("kernel_size", w->kernel)
-          .integers("stride", w->stride)
-          .integers("padding", w->before)
-          .integers("dilation", w->dilation)
-          .flag("ceil_mode", false)
-          .results({TensorType{b.type(x).dtype, result},
-                    c.wants(1) ? std::optional(TensorType{DType::kInt64, result}) : std::nullopt});
-  if (line) {
-    result.erase(result.begin() + 2);
+  const std::vector<ValueId> made = b.emit_all("max_pool",
+                                               {x},
+                                               {{"kernel", w->kernel},
+                                                {"stride", w->stride},
+                                                {"padding", w->before},
+                                                {"dilation", w->dilation},
+                                                {"ceil", false}});
+  if (!c.ok()) {
+    return;
   }
-  c.result(cast_to(b, reshape_to(b, made[0], result), type.dtype));
+  c.result(cast_to(b, made[0], type.dtype));
   if (c.wants(1)) {
-    c.result(whole_indices(b, reshape_to(b, made[1], result), type.shape), 1);
+    c.result(whole_indices(b, made[1], type.shape), 1);
   }
 }
 
@@ -204,15 +188,14 @@ void map_average_pool(Call& c) {
   const bool with_padding = c.flag("count_include_pad", false);
   const bool dilated =
       std::any_of(w->dilation.begin(), w->dilation.end(), [](std::int64_t d) { return d != 1; });
-  if (takes_pads(*w) && !dilated && !c.flag("ceil_mode", false) && w->rank >= 2) {
-    c.result(OperatorCall(b, w->rank == 2 ? "aten.avg_pool2d.default" : "aten.avg_pool3d.default")
-                 .tensor("self", x)
-                 .integers("kernel_size", w->kernel)
-                 .integers("stride", w->stride)
-                 .integers("padding", w->before)
-                 .flag("ceil_mode", false)
-                 .flag("count_include_pad", with_padding)
-                 .result({type.dtype, pooled_shape(*w, type.shape)}));
+  if (takes_pads(*w) && !dilated) {
+    c.result(b.emit("avg_pool",
+                    {x},
+                    {{"kernel", w->kernel},
+                     {"stride", w->stride},
+                     {"padding", w->before},
+                     {"ceil", false},
+                     {"count_padding", with_padding}}));
     return;
   }
   // Pads that only rounding up added are never counted.
