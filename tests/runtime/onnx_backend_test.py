@@ -1,5 +1,8 @@
 """The cases of onnx.backend.test, evaluated forward on one device, against their shipped outputs.
 
+With --meshes, for example 4,2x2: every op in every strategy over these meshes, in one process, held
+against the op on whole tensors, and the outputs put together from parts against the shipped ones.
+
 Counts by kind: equal, refused (one clear message of the reader), random (results that are drawn:
 only their types are compared), failed (a kernel's message on the case's data) and wrong. Wrong,
 failed and crashed must be zero. With --table the operators of the node cases are listed too;
@@ -44,13 +47,13 @@ def is_random(name):
 class Evaluator:
     """A process of onnx_eval, started anew after a crash."""
 
-    def __init__(self):
-        self.process = None
+    def __init__(self, meshes):
+        self.process, self.meshes = None, meshes
 
     def run(self, folder):
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(
-                [EVAL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [EVAL, *self.meshes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
         try:
             self.process.stdin.write(f"{folder}\n")
@@ -84,6 +87,7 @@ class Case:
     def __init__(self, name, model, data, rtol=1e-3, atol=1e-7):
         self.name, self.model, self.data = name, model, data
         self.rtol, self.atol = rtol or 1e-3, atol or 1e-7
+        self.strategies, self.complaints = collections.Counter(), []
 
     def run(self, evaluator):
         """(state, message); the first data set that is not equal tells."""
@@ -111,6 +115,8 @@ class Case:
             self.make_known(model, known.group(1), values)
         if state != "ok":
             return state, rest[0] if rest else ""
+        if self.complaints:
+            return "wrong", self.complaints[0]
         return self.compare(rest, [as_array(value) for value in outputs])
 
     @staticmethod
@@ -130,9 +136,17 @@ class Case:
                 contiguous = numpy.ascontiguousarray(value)
                 (self.folder / f"input_{index}.bin").write_bytes(contiguous.tobytes())
             state, *rest = evaluator.run(folder)
+            strategies = self.folder / "strategies.txt"
+            if strategies.exists():
+                self.count_strategies(strategies.read_text().splitlines())
             if state == "ok":
                 self.got = [read_output(self.folder, i, text) for i, text in enumerate(rest)]
             return state, *rest
+
+    def count_strategies(self, lines):
+        numbers = map(int, lines[0].split())
+        self.strategies.update(dict(zip(["ops", "repeated", "strategies", "wrong"], numbers)))
+        self.complaints += lines[1:]
 
     @staticmethod
     def dims(model, values):
@@ -242,10 +256,12 @@ def main():
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--show", help="part of the name of cases to run and tell")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--meshes", help="every strategy over these, such as 4,2x2")
     parser.add_argument("--refusals", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    evaluator = Evaluator()
+    evaluator = Evaluator(options.meshes.split(",") if options.meshes else [])
+    strategies = collections.Counter()
     bad = []
     table = collections.defaultdict(collections.Counter)
     reasons = collections.Counter()
@@ -257,6 +273,7 @@ def main():
                 continue
             state, message = case.run(evaluator)
             counts[state] += 1
+            strategies.update(case.strategies)
             if kind == "node" and len(case.model.graph.node) == 1:
                 table[case.model.graph.node[0].op_type][state] += 1
             if state in ("failed", "wrong", "crashed"):
@@ -267,6 +284,11 @@ def main():
                 print(f"{case.name}: {state} {message}")
         row = "".join(f"{counts[state]:>9}" for state in STATES)
         print(f"{kind:20}{sum(counts.values()):>8}{row}", flush=True)
+    if options.meshes:
+        print(
+            f"{strategies['ops']} ops, {strategies['repeated']} of them like one before in their model; "
+            f"{strategies['strategies']} strategies over {options.meshes}, {strategies['wrong']} wrong"
+        )
     for line in bad:
         print(line)
     if options.refusals:

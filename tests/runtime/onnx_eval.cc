@@ -1,32 +1,28 @@
-// Evaluates ONNX models on one device, forward only, by the runtime's kernels in the graph's order.
-// Reads folders from standard input, one a line; each holds model.onnx, dims.txt ("name size" a
-// line) and input_0.bin, ... (raw little-endian, in the order of the model's inputs). Writes
-// output_0.bin, ... beside them and prints a line for each folder, fields apart by tabs:
+// Evaluates ONNX models, forward only, by the runtime's kernels in the graph's order: on one
+// device, or with meshes on the command line
+//
+//   onnx_eval 4 2x2
+//
+// every op in every strategy over them, held against the op on whole tensors; what is read on are
+// results put together from the parts of the first mesh. Reads folders from standard input, one a
+// line; each holds model.onnx, dims.txt ("name size" a line) and input_0.bin, ... (raw
+// little-endian, in the order of the model's inputs). Writes output_0.bin, ... beside them and
+// prints a line for each folder, fields apart by tabs:
 //   ok <type of output 0> ...      refused <message of the reader>      failed <message of a
 //   kernel>
+// With meshes, strategies.txt holds "<ops> <repeated> <strategies> <wrong>" and a line for each
+// strategy that differs.
 
-#include <ATen/ops/from_blob.h>
-#include <c10/core/GradMode.h>
-
-#include <cstring>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
+#include "graph_evaluation.h"
 #include "shardplan/frontends/frontends.h"
-#include "shardplan/ops/op.h"
 #include "shardplan/rewrite/canonicalize.h"
-#include "shardplan/runtime/kernel.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::runtime {
 namespace {
-
-at::Tensor tensor_of(const ir::TensorType& type, const void* bytes) {
-  auto* const data = const_cast<void*>(bytes);  // NOLINT: nothing writes to it before the copy
-  return at::from_blob(data, type.shape, at::TensorOptions().dtype(scalar_type(type.dtype)))
-      .clone();
-}
 
 Result<ir::Graph> read_model(const std::string& folder) {
   frontends::LoadOptions options{.weights = true};
@@ -61,31 +57,6 @@ Result<std::vector<at::Tensor>> first_values(const ir::Graph& graph, const std::
   return values;
 }
 
-void run(const ir::Graph& graph, std::vector<at::Tensor>& values) {
-  const c10::NoGradGuard no_gradients;
-  for (const ir::Op& op : graph.ops()) {
-    std::vector<ir::TensorType> types;
-    types.reserve(op.outputs.size());
-    for (const ir::ValueId output : op.outputs) {
-      types.push_back(graph.type(output));
-    }
-    KernelCall call{.attributes = op.attributes, .results = types};
-    for (const ir::ValueId input : op.inputs) {
-      call.inputs.push_back(values[input.index()].contiguous());
-    }
-    const Kernel kernel = find_kernel(op.name);
-    SHARDPLAN_CHECK(kernel != nullptr) << op.name << " has no kernel";
-    const std::vector<at::Tensor> results = kernel(call);
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      SHARDPLAN_CHECK(results[i].sizes() == at::IntArrayRef(types[i].shape))
-          << op.name << " gave another shape";
-      SHARDPLAN_CHECK(results[i].scalar_type() == scalar_type(types[i].dtype))
-          << op.name << " gave another type";
-      values[op.outputs[i].index()] = results[i];
-    }
-  }
-}
-
 std::string one_line(std::string text) {
   for (char& c : text) {
     c = c == '\n' || c == '\t' ? ' ' : c;
@@ -93,7 +64,17 @@ std::string one_line(std::string text) {
   return text;
 }
 
-std::string evaluate(const std::string& folder) {
+void write_strategies(const StrategyCheck& check, const std::string& folder) {
+  std::ofstream file(folder + "/strategies.txt");
+  const StrategyCheck::Counts& counts = check.counts;
+  file << counts.ops << " " << counts.repeated << " " << counts.strategies << " " << counts.wrong
+       << "\n";
+  for (const std::string& complaint : check.complaints) {
+    file << one_line(complaint) << "\n";
+  }
+}
+
+std::string evaluate_folder(const std::string& folder, const std::vector<std::string>& meshes) {
   const Result<ir::Graph> graph = read_model(folder);
   if (!graph) {
     return "refused\t" + one_line(graph.error().text());
@@ -103,7 +84,13 @@ std::string evaluate(const std::string& folder) {
     return "failed\t" + one_line(values.error().text());
   }
   try {
-    run(*graph, *values);
+    StrategyCheck check(meshes);
+    evaluate(*graph, *values, [&](const ir::Op& op, const OpInstance& is, const Tensors& operands) {
+      return meshes.empty() ? run_whole(is, operands) : check.check(is, operands, op.layer);
+    });
+    if (!meshes.empty()) {
+      write_strategies(check, folder);
+    }
   } catch (const std::exception& error) {
     const std::string text = error.what();
     return "failed\t" + one_line(text.substr(0, text.find('\n')));
@@ -122,9 +109,10 @@ std::string evaluate(const std::string& folder) {
 }  // namespace
 }  // namespace shardplan::runtime
 
-int main() {
+int main(int count, char** arguments) {
+  const std::vector<std::string> meshes(arguments + 1, arguments + count);
   for (std::string folder; std::getline(std::cin, folder);) {
-    std::cout << shardplan::runtime::evaluate(folder) << std::endl;
+    std::cout << shardplan::runtime::evaluate_folder(folder, meshes) << std::endl;
   }
   return 0;
 }
