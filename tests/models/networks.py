@@ -263,6 +263,36 @@ class MoE(nn.Module):
         return F.cross_entropy(self.head(torch.einsum("ebd,be->bd", out, mask)), target)
 
 
+class GShard(nn.Module):
+    """Each expert takes so many tokens of each group (GShard, Lepikhin et al. 2020): dispatch and combine are
+    products with a tensor that says which token goes where. The last expert gets no token."""
+
+    def __init__(self, experts=4, width=16, hidden=64, capacity=4):
+        super().__init__()
+        self.capacity = capacity
+        self.enter = nn.Linear(width, width)
+        self.gate = nn.Linear(width, experts)
+        self.first = nn.Parameter(torch.randn(experts, width, hidden) / 4)
+        self.second = nn.Parameter(torch.randn(experts, hidden, width) / 8)
+        self.head = nn.Linear(width, 5)
+        with torch.no_grad():
+            self.gate.bias[-1] = -1e4
+
+    def forward(self, x, target):
+        x = x + self.enter(x).relu()
+        weight, chosen = self.gate(x).softmax(-1).max(-1)
+        mask = (chosen.unsqueeze(-1) == torch.arange(self.gate.out_features, device=x.device)).to(x.dtype)
+        place = (mask.cumsum(1) * mask).sum(-1).long() - 1
+        slot = (place.unsqueeze(-1) == torch.arange(self.capacity, device=x.device)).to(x.dtype)
+        dispatch = torch.einsum("gte,gtc->gtec", mask, slot)
+        combine = dispatch * weight[..., None, None]
+        taken = torch.einsum("gtec,gtm->egcm", dispatch, x)
+        hidden = torch.einsum("egcm,emh->egch", taken, self.first).relu()
+        made = torch.einsum("egch,ehm->egcm", hidden, self.second)
+        y = x + torch.einsum("gtec,egcm->gtm", combine, made)
+        return F.cross_entropy(self.head(y).flatten(0, 1), target.flatten())
+
+
 class Bottleneck(nn.Module):
     def __init__(self, inner, width, stride):
         super().__init__()
@@ -385,6 +415,7 @@ NETWORKS = {
     "autoencoder": plain(Autoencoder, x=randn(B, 3, 16, 16)),
     "graph": plain(GraphNet, x=randn(12, 8), edges=classes(12, 2, 30), target=classes(4, 12)),
     "moe": plain(MoE, x=randn(8, 16), target=classes(5, 8)),
+    "gshard": plain(GShard, x=randn(8, 8, 16), target=classes(5, 8, 8)),
     "resnet50_tiny": lambda: (
         ResNet50((1, 1, 1, 1), 8, 10),
         {"image": torch.randn(B, 3, 32, 32), "target": torch.randint(10, (B,))}, None),
