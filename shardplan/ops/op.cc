@@ -5,6 +5,7 @@
 #include <functional>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include "shardplan/ops/checks.h"
 #include "shardplan/support/text.h"
@@ -54,9 +55,12 @@ Result<Types> infer(const ir::Op& op, const OpDef& def, Inputs inputs) {
 }  // namespace
 
 std::string describe(const ir::Op& op) {
-  const bool calls = op.attributes.has("target");
-  return "op '" + op.name + "'" + (calls ? " of " + op.attributes.string("target") : "") +
-         (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
+  std::string text = "op '" + op.name + "'";
+  if (const ir::Attribute* const target = op.attributes.find("target")) {
+    const auto* const called = std::get_if<std::string>(target);
+    text += called == nullptr ? "" : " of " + *called;
+  }
+  return text + (op.layer.empty() ? "" : " of layer '" + op.layer + "'");
 }
 
 int storage_operand(const OpDef& def, std::size_t result) {
