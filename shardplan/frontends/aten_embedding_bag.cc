@@ -63,7 +63,7 @@ ValueId bag_sums(AtenCall& c, ValueId x, ValueId bag, std::int64_t bags, std::in
 void map_embedding_bag(AtenCall& c) {
   Builder& b = c.builder();
   const std::int64_t mode = c.integer("mode", 0);
-  const std::int64_t padding = c.integer("padding_idx", -1);
+  std::int64_t padding = c.integer("padding_idx", -1);
   if (mode > 1 || c.flag("scale_grad_by_freq", false) || c.flag("sparse", false)) {
     c.unsupported("is supported for sums and means with dense gradients only");
     return;
@@ -74,6 +74,10 @@ void map_embedding_bag(AtenCall& c) {
   if (!c.ok() || b.type(ids).rank() != 1 || result.rank() != 2) {
     c.invalid("has indices of another rank than expected");
     return;
+  }
+  if (padding < 0 && c.node().target == "aten.embedding_bag.padding_idx" &&
+      c.given("padding_idx")) {
+    padding += b.type(weight).shape[0];  // counted from the last row
   }
   const std::int64_t indices = b.type(ids).numel();
   const std::int64_t bags = result.shape[0];
