@@ -117,159 +117,160 @@ class ShardedOp {
       }
     }
     return shard_of(part, spec, mesh_, rank);
+  }
 
-    static at::Tensor random_like(const at::Tensor& full) {
-      if (full.scalar_type() == at::kBool) {
-        return at::zeros_like(full);  // there are no other summands
-      }
-      return full.is_floating_point() ? at::randn(full.sizes(), full.options())
-                                      : at::randint(0, 9, full.sizes(), full.options());
+  static at::Tensor random_like(const at::Tensor& full) {
+    if (full.scalar_type() == at::kBool) {
+      return at::zeros_like(full);  // there are no other summands
     }
+    return full.is_floating_point() ? at::randn(full.sizes(), full.options())
+                                    : at::randint(0, 9, full.sizes(), full.options());
+  }
 
-    /// Each rank's part; where the layout is partial, parts that add up: random ones, and in the
-    /// first of each group what is missing.
-    [[nodiscard]] Tensors parts_of(const at::Tensor& full,
-                                   const sharding::ShardingSpec& spec,
-                                   const std::vector<ops::Halo>& halos) const {
-      const std::vector<int> partial = spec.partial_axes();
-      std::int64_t count = 1;
-      for (const int axis : partial) {
-        count *= mesh_.axes[static_cast<std::size_t>(axis)].size;
-      }
-      Tensors summands{count == 1 ? full : full.clone()};
-      for (std::int64_t i = 1; i < count; ++i) {
-        summands.push_back(random_like(full));
-        if (full.scalar_type() != at::kBool) {
-          summands[0].sub_(summands.back());
-        }
-      }
-      Tensors parts;
-      for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-        const auto number = static_cast<std::size_t>(part_number(mesh_, rank, partial));
-        parts.push_back(with_halos(summands[number], without_partial(spec), rank, halos));
-      }
-      return parts;
+  /// Each rank's part; where the layout is partial, parts that add up: random ones, and in the
+  /// first of each group what is missing.
+  [[nodiscard]] Tensors parts_of(const at::Tensor& full,
+                                 const sharding::ShardingSpec& spec,
+                                 const std::vector<ops::Halo>& halos) const {
+    const std::vector<int> partial = spec.partial_axes();
+    std::int64_t count = 1;
+    for (const int axis : partial) {
+      count *= mesh_.axes[static_cast<std::size_t>(axis)].size;
     }
-
-    [[nodiscard]] std::vector<GlobalAxis> positions(const sharding::Strategy& strategy,
-                                                    std::int64_t rank) const {
-      std::vector<GlobalAxis> out;
-      for (std::size_t a = 0; a < map_.axes.size(); ++a) {
-        if (!map_.axes[a].positional) {
-          continue;
-        }
-        std::vector<int> mesh_axes;
-        for (int m = 0; m < static_cast<int>(mesh_.axes.size()); ++m) {
-          if (strategy.at(m) == static_cast<int>(a)) {
-            mesh_axes.push_back(m);
-          }
-        }
-        const sharding::Range part = sharding::part(map_.axes[a].size, mesh_axes, mesh_, rank);
-        GlobalAxis axis{map_.axes[a].name, -1, part.start, part.size, map_.axes[a].size};
-        for (std::size_t d = 0; d < map_.results[0].size(); ++d) {
-          if (map_.results[0][d] == std::vector<int>{static_cast<int>(a)}) {
-            axis.result_dim = static_cast<int>(d);
-          }
-        }
-        out.push_back(std::move(axis));
-      }
-      return out;
-    }
-
-    void run(const sharding::Strategy& strategy, const sharding::OpLayouts& layouts) {
-      const std::vector<ops::Halo> cut = sharding::cut_halos(map_, layouts);
-      std::vector<Tensors> parts;
-      for (std::size_t i = 0; i < inputs_.size(); ++i) {
-        std::vector<ops::Halo> halos;
-        std::copy_if(cut.begin(), cut.end(), std::back_inserter(halos), [&](const ops::Halo& halo) {
-          return halo.input == static_cast<int>(i);
-        });
-        parts.push_back(parts_of(inputs_[i], layouts.inputs[i], halos));
-      }
-      found_.clear();
-      for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-        Tensors operands;
-        for (const Tensors& input : parts) {
-          operands.push_back(input[static_cast<std::size_t>(rank)]);
-        }
-        ops::Types local = op_.results;
-        bool nothing = std::any_of(
-            operands.begin(), operands.end(), [](const at::Tensor& t) { return t.numel() == 0; });
-        for (std::size_t r = 0; r < local.size(); ++r) {
-          local[r].shape = sharding::part_shape(layouts.results[r], local[r].shape, mesh_, rank);
-          nothing = nothing || local[r].numel() == 0;
-        }
-        std::vector<ops::CutWindow> windows;
-        for (const ops::Halo& halo : cut) {
-          const auto operand = static_cast<std::size_t>(halo.input);
-          windows.push_back(sharding::cut_window(halo, layouts.inputs[operand], mesh_, rank));
-        }
-        const KernelCall call{
-            operands, op_.attributes, local, positions(strategy, rank), RandomState{}, windows};
-        found_.push_back(nothing ? results_of_nothing(op_.op, call, layouts.results)
-                                 : find_kernel(op_.op)(call));
+    Tensors summands{count == 1 ? full : full.clone()};
+    for (std::int64_t i = 1; i < count; ++i) {
+      summands.push_back(random_like(full));
+      if (full.scalar_type() != at::kBool) {
+        summands[0].sub_(summands.back());
       }
     }
-
-    /// Adds (or takes the maximum of) the parts of each group and compares with the whole.
-    [[nodiscard]] std::string compare(std::size_t r, const sharding::ShardingSpec& spec) {
-      const std::vector<int> partial = spec.partial_axes();
-      joined_.resize(op_.results.size());
-      joined_[r] = at::empty_like(expected_[r]);
-      for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
-        at::Tensor sum;
-        for (const std::int64_t member : mesh_.group(rank, partial)) {
-          const at::Tensor& part = found_[static_cast<std::size_t>(member)][r];
-          if (!sum.defined()) {
-            sum = part.clone();
-          } else if (spec.reduction(partial.front()) == sharding::Reduction::kMax) {
-            sum = sum.maximum(part);
-          } else {
-            sum.add_(part);
-          }
-        }
-        const at::Tensor want = shard_of(expected_[r], without_partial(spec), mesh_, rank);
-        if (sum.sizes() != want.sizes() || sum.scalar_type() != want.scalar_type()) {
-          return place(r, rank) + " has another type";
-        }
-        if (want.numel() == 0) {
-          continue;
-        }
-        if (std::string text = unequal(sum, want); !text.empty()) {
-          return place(r, rank) + " " + text;
-        }
-        shard_view(joined_[r], without_partial(spec), mesh_, rank).copy_(sum);
-      }
-      return "";
+    Tensors parts;
+    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
+      const auto number = static_cast<std::size_t>(part_number(mesh_, rank, partial));
+      parts.push_back(with_halos(summands[number], without_partial(spec), rank, halos));
     }
+    return parts;
+  }
 
-    static std::string place(std::size_t result, std::int64_t rank) {
-      return "result " + std::to_string(result) + " on rank " + std::to_string(rank);
-    }
-
-    [[nodiscard]] std::string unequal(const at::Tensor& found, const at::Tensor& want) const {
-      if (!want.is_floating_point()) {
-        return found.equal(want) ? "" : "differs";
+  [[nodiscard]] std::vector<GlobalAxis> positions(const sharding::Strategy& strategy,
+                                                  std::int64_t rank) const {
+    std::vector<GlobalAxis> out;
+    for (std::size_t a = 0; a < map_.axes.size(); ++a) {
+      if (!map_.axes[a].positional) {
+        continue;
       }
-      const at::Tensor a = found.to(at::kDouble);
-      const at::Tensor b = want.to(at::kDouble);
-      if (!a.isnan().equal(b.isnan()) || !a.isposinf().equal(b.isposinf()) ||
-          !a.isneginf().equal(b.isneginf())) {
-        return "has infinities or NaNs at other places";
+      std::vector<int> mesh_axes;
+      for (int m = 0; m < static_cast<int>(mesh_.axes.size()); ++m) {
+        if (strategy.at(m) == static_cast<int>(a)) {
+          mesh_axes.push_back(m);
+        }
       }
-      const double size = b.abs().nan_to_num(0, 0, 0).max().item<double>();
-      const double worst = a.sub(b).abs().nan_to_num(0, 0, 0).max().item<double>();
-      return worst <= tolerance_ * std::max(1.0, size) ? "" : "differs by " + std::to_string(worst);
+      const sharding::Range part = sharding::part(map_.axes[a].size, mesh_axes, mesh_, rank);
+      GlobalAxis axis{map_.axes[a].name, -1, part.start, part.size, map_.axes[a].size};
+      for (std::size_t d = 0; d < map_.results[0].size(); ++d) {
+        if (map_.results[0][d] == std::vector<int>{static_cast<int>(a)}) {
+          axis.result_dim = static_cast<int>(d);
+        }
+      }
+      out.push_back(std::move(axis));
     }
+    return out;
+  }
 
-    const OpInstance& op_;
-    const cluster::DeviceMesh& mesh_;
-    double tolerance_;
-    Tensors inputs_;
-    ops::AxisMap map_;
-    Tensors expected_;
-    std::vector<Tensors> found_;  ///< results by rank
-    Tensors joined_;
-  };
+  void run(const sharding::Strategy& strategy, const sharding::OpLayouts& layouts) {
+    const std::vector<ops::Halo> cut = sharding::cut_halos(map_, layouts);
+    std::vector<Tensors> parts;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      std::vector<ops::Halo> halos;
+      std::copy_if(cut.begin(), cut.end(), std::back_inserter(halos), [&](const ops::Halo& halo) {
+        return halo.input == static_cast<int>(i);
+      });
+      parts.push_back(parts_of(inputs_[i], layouts.inputs[i], halos));
+    }
+    found_.clear();
+    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
+      Tensors operands;
+      for (const Tensors& input : parts) {
+        operands.push_back(input[static_cast<std::size_t>(rank)]);
+      }
+      ops::Types local = op_.results;
+      bool nothing = std::any_of(
+          operands.begin(), operands.end(), [](const at::Tensor& t) { return t.numel() == 0; });
+      for (std::size_t r = 0; r < local.size(); ++r) {
+        local[r].shape = sharding::part_shape(layouts.results[r], local[r].shape, mesh_, rank);
+        nothing = nothing || local[r].numel() == 0;
+      }
+      std::vector<ops::CutWindow> windows;
+      for (const ops::Halo& halo : cut) {
+        const auto operand = static_cast<std::size_t>(halo.input);
+        windows.push_back(sharding::cut_window(halo, layouts.inputs[operand], mesh_, rank));
+      }
+      const KernelCall call{
+          operands, op_.attributes, local, positions(strategy, rank), RandomState{}, windows};
+      found_.push_back(nothing ? results_of_nothing(op_.op, call, layouts.results)
+                               : find_kernel(op_.op)(call));
+    }
+  }
+
+  /// Adds (or takes the maximum of) the parts of each group and compares with the whole.
+  [[nodiscard]] std::string compare(std::size_t r, const sharding::ShardingSpec& spec) {
+    const std::vector<int> partial = spec.partial_axes();
+    joined_.resize(op_.results.size());
+    joined_[r] = at::empty_like(expected_[r]);
+    for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
+      at::Tensor sum;
+      for (const std::int64_t member : mesh_.group(rank, partial)) {
+        const at::Tensor& part = found_[static_cast<std::size_t>(member)][r];
+        if (!sum.defined()) {
+          sum = part.clone();
+        } else if (spec.reduction(partial.front()) == sharding::Reduction::kMax) {
+          sum = sum.maximum(part);
+        } else {
+          sum.add_(part);
+        }
+      }
+      const at::Tensor want = shard_of(expected_[r], without_partial(spec), mesh_, rank);
+      if (sum.sizes() != want.sizes() || sum.scalar_type() != want.scalar_type()) {
+        return place(r, rank) + " has another type";
+      }
+      if (want.numel() == 0) {
+        continue;
+      }
+      if (std::string text = unequal(sum, want); !text.empty()) {
+        return place(r, rank) + " " + text;
+      }
+      shard_view(joined_[r], without_partial(spec), mesh_, rank).copy_(sum);
+    }
+    return "";
+  }
+
+  static std::string place(std::size_t result, std::int64_t rank) {
+    return "result " + std::to_string(result) + " on rank " + std::to_string(rank);
+  }
+
+  [[nodiscard]] std::string unequal(const at::Tensor& found, const at::Tensor& want) const {
+    if (!want.is_floating_point()) {
+      return found.equal(want) ? "" : "differs";
+    }
+    const at::Tensor a = found.to(at::kDouble);
+    const at::Tensor b = want.to(at::kDouble);
+    if (!a.isnan().equal(b.isnan()) || !a.isposinf().equal(b.isposinf()) ||
+        !a.isneginf().equal(b.isneginf())) {
+      return "has infinities or NaNs at other places";
+    }
+    const double size = b.abs().nan_to_num(0, 0, 0).max().item<double>();
+    const double worst = a.sub(b).abs().nan_to_num(0, 0, 0).max().item<double>();
+    return worst <= tolerance_ * std::max(1.0, size) ? "" : "differs by " + std::to_string(worst);
+  }
+
+  const OpInstance& op_;
+  const cluster::DeviceMesh& mesh_;
+  double tolerance_;
+  Tensors inputs_;
+  ops::AxisMap map_;
+  Tensors expected_;
+  std::vector<Tensors> found_;  ///< results by rank
+  Tensors joined_;
+};
 
 }  // namespace shardplan::runtime
