@@ -28,9 +28,10 @@ class Meanings {
     join_dimensions();
     meaning_.assign(parent_.size(), AxisMeaning::kOther);
     whole_.assign(parent_.size(), false);
-    name_inputs();
+    name_inputs(0, AxisMeaning::kBatch);
     name_attention();
     name_space();
+    name_inputs(1, AxisMeaning::kSequence);
     walk_products();
   }
 
@@ -99,18 +100,16 @@ class Meanings {
     }
   }
 
-  void name_inputs() {
+  /// Dimension `dim` of user inputs; of floating ones the batch only.
+  void name_inputs(std::size_t dim, AxisMeaning meaning) {
     for (std::size_t i = 0; i < maps_.size(); ++i) {
       const ir::Op& op = step_.ops()[i];
       for (std::size_t k = 0; k < op.inputs.size(); ++k) {
         const ir::Value& value = step_.value(op.inputs[k]);
         const ops::DimAxes& dims = maps_[i].inputs[k];
-        if (value.kind != ValueKind::kInput || dims.empty()) {
-          continue;
-        }
-        name(i, dims[0], AxisMeaning::kBatch);
-        if (dims.size() > 1 && !ir::is_floating(value.type.dtype)) {
-          name(i, dims[1], AxisMeaning::kSequence);
+        if (value.kind == ValueKind::kInput && dims.size() > dim &&
+            (dim == 0 || !ir::is_floating(value.type.dtype))) {
+          name(i, dims[dim], meaning);
         }
       }
     }
