@@ -27,7 +27,11 @@ class ExpertFilter {
   ExpertFilter(const problem::StepStructure& structure,
                const ExpertRule& rule,
                const cluster::DeviceMesh& mesh)
-      : step_(structure.step()), rule_(rule), mesh_(mesh), meanings_(structure.meanings()) {}
+      : step_(structure.step()), rule_(rule), mesh_(mesh), meanings_(structure.meanings()) {
+    if (rule.experts) {
+      find_expert_weights();
+    }
+  }
 
   [[nodiscard]] bool allow(const IntraOpNode& node, const NodeChoice& choice) const {
     for (std::size_t x = 0; x < mesh_.axes.size(); ++x) {
@@ -74,6 +78,9 @@ class ExpertFilter {
     if (name == "tensor") {
       return tensor_op(node, choice, axis);
     }
+    if (name == "expert") {
+      return expert_op(node, choice, axis);
+    }
     const int cut =
         axis_with(node, name == "data" ? AxisMeaning::kBatch : AxisMeaning::kSpace, axis);
     const int chosen = choice.forward.at(axis);
@@ -81,9 +88,71 @@ class ExpertFilter {
   }
 
   [[nodiscard]] bool parameter(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
-    return mesh_.axes[static_cast<std::size_t>(axis)].name == "tensor"
-               ? choice.stored.dim_of(axis) == choice.state.dim_of(axis)
-               : data_parameter(node, choice, axis);
+    const cluster::MeshAxis& cut = mesh_.axes[static_cast<std::size_t>(axis)];
+    if (cut.name == "tensor") {
+      return choice.stored.dim_of(axis) == choice.state.dim_of(axis);
+    }
+    if (const auto found = expert_dims_.find(node.parameter.value);
+        cut.name == "expert" && found != expert_dims_.end()) {
+      const auto dim = static_cast<std::size_t>(found->second);
+      if (sharding::can_cut(step_.type(node.parameter).shape[dim], cut.size)) {
+        return choice.stored.dim_of(axis) == found->second &&
+               choice.state.dim_of(axis) == found->second;
+      }
+    }
+    return data_parameter(node, choice, axis);
+  }
+
+  /// Products with the weights of experts are cut by experts; what lies between them and the batch
+  /// as costs say.
+  [[nodiscard]] bool expert_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
+    const int chosen = choice.forward.at(axis);
+    const int expert = axis_with(node, AxisMeaning::kExpert, axis);
+    if (expert >= 0) {
+      const std::vector<ir::ValueId>& inputs = step_.op(node.members[0]).inputs;
+      const bool has_weight = std::any_of(inputs.begin(), inputs.end(), [&](ir::ValueId input) {
+        return expert_dims_.contains(input.value);
+      });
+      if (has_weight || chosen == expert) {
+        return chosen == expert;
+      }
+    }
+    const int batch = axis_with(node, AxisMeaning::kBatch, axis);
+    return batch >= 0 ? chosen == batch : chosen < 0;
+  }
+
+  /// Weights that have a matrix for each expert: the gate, which has only a row, is none.
+  void find_expert_weights() {
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      if (op.name != "einsum" || op.phase != ir::Phase::kForward) {
+        continue;
+      }
+      const ops::AxisMap map = ops::axis_map(step_, ir::OpId{i});
+      for (std::size_t k = 0; k < 2; ++k) {
+        if (step_.value(op.inputs[k]).kind == ir::ValueKind::kParameter) {
+          note_expert_weight(op.inputs[k], map, k, meanings_[i]);
+        }
+      }
+    }
+  }
+
+  void note_expert_weight(ir::ValueId weight,
+                          const ops::AxisMap& map,
+                          std::size_t operand,
+                          const std::vector<AxisMeaning>& meanings) {
+    int expert = -1;
+    int free = 0;
+    for (std::size_t d = 0; d < map.inputs[operand].size(); ++d) {
+      for (const int a : map.inputs[operand][d]) {
+        const auto at = static_cast<std::size_t>(a);
+        free += map.axes[at].role == ops::AxisRole::kFree ? 1 : 0;
+        expert = meanings[at] == AxisMeaning::kExpert ? static_cast<int>(d) : expert;
+      }
+    }
+    if (expert >= 0 && free > 1) {
+      expert_dims_[weight.value] = expert;
+    }
   }
 
   [[nodiscard]] bool tensor_op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
@@ -128,6 +197,7 @@ class ExpertFilter {
   const ExpertRule& rule_;
   const cluster::DeviceMesh& mesh_;
   const std::vector<std::vector<AxisMeaning>>& meanings_;
+  std::unordered_map<std::int32_t, int> expert_dims_;  ///< dimension of experts, by parameter
 };
 
 /// The assignment in which every block runs again in the backward pass.
@@ -149,6 +219,7 @@ const std::vector<ExpertRule>& expert_rules() {
       {"megatron_zero1", true, true, ZeroStage::kOptimizer},
       {"megatron_zero3", true, true, ZeroStage::kParameters},
       {"spatial", false, false, ZeroStage::kNone, true},
+      {"expert_parallel", false, false, ZeroStage::kNone, false, true},
   };
   return rules;
 }
@@ -157,6 +228,8 @@ std::vector<cluster::DeviceMesh> expert_meshes(const ExpertRule& rule, std::int6
   std::vector<cluster::DeviceMesh> meshes;
   if (devices == 1) {
     meshes.push_back(cluster::DeviceMesh{});
+  } else if (rule.experts) {
+    meshes.push_back(cluster::DeviceMesh{{{"expert", devices}}});
   } else if (rule.space) {
     meshes.push_back(cluster::DeviceMesh{{{"space", devices}}});
   } else if (!rule.tensor) {
@@ -185,9 +258,12 @@ Experts::Experts(const PlanRequest& request)
 
 bool Experts::applies(const ExpertRule& rule) const {
   const auto& meanings = structure_->meanings();
-  return !rule.space || std::any_of(meanings.begin(), meanings.end(), [](const auto& axes) {
-    return std::find(axes.begin(), axes.end(), AxisMeaning::kSpace) != axes.end();
-  });
+  const auto has = [&](AxisMeaning wanted) {
+    return std::any_of(meanings.begin(), meanings.end(), [&](const auto& axes) {
+      return std::find(axes.begin(), axes.end(), wanted) != axes.end();
+    });
+  };
+  return (!rule.space || has(AxisMeaning::kSpace)) && (!rule.experts || has(AxisMeaning::kExpert));
 }
 
 /// A lower bound on the simulated time of every assignment.

@@ -23,6 +23,9 @@ struct ExpertRule {
   bool tensor = false;  ///< a mesh axis "tensor"
   ZeroStage zero = ZeroStage::kNone;
   bool space = false;  ///< one mesh axis, "space", that cuts the first dimension of space
+  /// One mesh axis, "expert": the batch, but experts where a weight has a matrix for each, with
+  /// all-to-alls between the two (Lepikhin et al. 2020).
+  bool experts = false;
 };
 
 /// The rules behind the planners dp, zero1, ...; in the order of the registry.

@@ -29,6 +29,8 @@ std::string_view word(AxisMeaning meaning) {
       return "heads and hidden";
     case AxisMeaning::kSpace:
       return "space";
+    case AxisMeaning::kExpert:
+      return "experts";
     case AxisMeaning::kOther:
       break;
   }

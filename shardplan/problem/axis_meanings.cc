@@ -1,5 +1,5 @@
-// Which dimensions of a model are its batch, its sequence, its space, and the ones that tensor
-// parallelism cuts.
+// Which dimensions of a model are its batch, its sequence, its space, its experts, and the ones
+// that tensor parallelism cuts.
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
@@ -29,6 +29,7 @@ class Meanings {
     meaning_.assign(parent_.size(), AxisMeaning::kOther);
     whole_.assign(parent_.size(), false);
     name_inputs(0, AxisMeaning::kBatch);
+    name_experts();
     name_attention();
     name_space();
     name_inputs(1, AxisMeaning::kSequence);
@@ -115,6 +116,28 @@ class Meanings {
     }
   }
 
+  void name_experts() {
+    for (std::size_t i = 0; i < maps_.size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      for (std::size_t k = 0; op.name == "einsum" && k < 2; ++k) {
+        if (step_.value(op.inputs[k]).kind != ValueKind::kParameter) {
+          continue;
+        }
+        for (const std::vector<int>& dim : maps_[i].inputs[k]) {
+          if (maps_[i].axes[static_cast<std::size_t>(dim.empty() ? 0 : dim.front())].role ==
+                  ops::AxisRole::kFree &&
+              has(maps_[i].inputs[1 - k], dim)) {
+            name(i, dim, AxisMeaning::kExpert);
+          }
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] static bool has(const ops::DimAxes& dims, const std::vector<int>& axes) {
+    return !axes.empty() && std::find(dims.begin(), dims.end(), axes) != dims.end();
+  }
+
   void name_attention() {
     for (std::size_t i = 0; i < maps_.size(); ++i) {
       const ir::Op& op = step_.ops()[i];
@@ -159,7 +182,8 @@ class Meanings {
         const auto& described = map.axes[static_cast<std::size_t>(a)];
         if (described.role == ops::AxisRole::kSum) {
           cut = cut || at(axis(i, a)) == AxisMeaning::kTensor;
-        } else if (!whole_[static_cast<std::size_t>(root(axis(i, a)))] &&
+        } else if (at(axis(i, a)) != AxisMeaning::kExpert &&
+                   !whole_[static_cast<std::size_t>(root(axis(i, a)))] &&
                    (widest < 0 ||
                     described.size > map.axes[static_cast<std::size_t>(widest)].size)) {
           widest = a;

@@ -20,9 +20,10 @@ Result<PlanResult> plan_expert(const PlanRequest& request) {
   if (request.mesh) {
     meshes = {*request.mesh};
     for (const cluster::MeshAxis& axis : request.mesh->axes) {
-      if (axis.name != "data" && axis.name != "tensor" && axis.name != "space") {
+      if (axis.name != "data" && axis.name != "tensor" && axis.name != "space" &&
+          axis.name != "expert") {
         return invalid_input(
-            fmt::format("planner {} knows the mesh axes data, tensor and space, not '{}'",
+            fmt::format("planner {} knows the mesh axes data, tensor, space and expert, not '{}'",
                         rule.name,
                         axis.name));
       }
@@ -91,6 +92,11 @@ std::vector<PlannerInfo> expert_planners() {
        2019,
        "the first dimension of space over all devices, with halo exchange, everything else whole",
        plan_expert<8>},
+      {"expert_parallel",
+       "Lepikhin et al., GShard, ICLR 2021",
+       2020,
+       "the batch over all devices, the experts' weights by expert, all-to-alls between",
+       plan_expert<9>},
   };
 }
 
