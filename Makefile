@@ -81,7 +81,7 @@ fuzz: core
 models: build
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/truth_models.py
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/run_models.py \
-	  --planners map,dp,zero1,zero2,zero3,megatron,megatron_dp
+	  --planners map,dp,zero1,zero2,zero3,megatron,megatron_dp,expert_parallel
 
 ## make oracle      thousands of random problems against HiGHS (SHARDPLAN_ORACLE_CASES=3000, _SEED=0, _SOLVERS)
 oracle: program

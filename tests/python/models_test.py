@@ -15,9 +15,10 @@ import run_models  # noqa: E402
 import truth_models  # noqa: E402
 
 PROGRAM = str(HERE.parents[1] / "build" / "shardplan")
-NETWORKS = ["t5", "bert_masked_lm", "vit", "resnet50_tiny", "unet", "graph", "stop_gradient", "frozen_base"]
+NETWORKS = ["t5", "bert_masked_lm", "vit", "resnet50_tiny", "unet", "graph", "gshard", "stop_gradient", "frozen_base"]
 PLANS = [("mixtral", "map"), ("opt", "zero3"), ("detr", "map"), ("lstm_classifier", "dp"), ("dlrm", "map"),
-         ("swin", "megatron"), ("kalman", "map"), ("noise", "map"), ("dropout", "zero3")]  # fmt: skip
+         ("swin", "megatron"), ("kalman", "map"), ("noise", "map"), ("dropout", "zero3"),
+         ("gshard", "expert_parallel"), ("moe", "expert_parallel")]  # fmt: skip
 
 
 class Models(unittest.TestCase):

@@ -201,7 +201,7 @@ class StrategyCheck {
       if (type.dtype == ir::DType::kFloat32) {
         out = std::max(out, 1e-4);
       } else if (ir::is_floating(type.dtype) && type.dtype != ir::DType::kFloat64) {
-        out = std::max(out, 1.0 / 16);
+        out = std::max(out, 1.0 / 8);
       }
     };
     std::for_each(op.inputs.begin(), op.inputs.end(), widen);

@@ -36,8 +36,9 @@ struct OpInstance {
 /// the kernel gives on the whole tensors. Operands that a strategy wants as partial sums are random
 /// summands of the whole.
 ///
-/// `tolerance` is relative to the largest finite magnitude of the result (at least 1), for floating
-/// results; integers and booleans must be equal, infinities and NaNs stand at the same places.
+/// `tolerance` is relative to the largest finite magnitude of the result (at least 1), and of the
+/// operands where some are summands, which cancel; for floating results; integers and booleans must
+/// be equal, infinities and NaNs stand at the same places.
 class ShardedOp {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -187,6 +188,14 @@ class ShardedOp {
       });
       parts.push_back(parts_of(inputs_[i], layouts.inputs[i], halos));
     }
+    const bool summed = std::any_of(
+        layouts.inputs.begin(), layouts.inputs.end(), [](const sharding::ShardingSpec& spec) {
+          return !spec.partial_axes().empty();
+        });
+    summed_ = 0;
+    for (const at::Tensor& input : inputs_) {
+      summed_ = summed ? std::max(summed_, largest(input)) : 0;
+    }
     found_.clear();
     for (std::int64_t rank = 0; rank < mesh_.size(); ++rank) {
       Tensors operands;
@@ -248,6 +257,10 @@ class ShardedOp {
     return "result " + std::to_string(result) + " on rank " + std::to_string(rank);
   }
 
+  static double largest(const at::Tensor& tensor) {
+    return tensor.to(at::kDouble).abs().nan_to_num(0, 0, 0).max().item<double>();
+  }
+
   [[nodiscard]] std::string unequal(const at::Tensor& found, const at::Tensor& want) const {
     if (!want.is_floating_point()) {
       return found.equal(want) ? "" : "differs";
@@ -258,7 +271,7 @@ class ShardedOp {
         !a.isneginf().equal(b.isneginf())) {
       return "has infinities or NaNs at other places";
     }
-    const double size = b.abs().nan_to_num(0, 0, 0).max().item<double>();
+    const double size = std::max(largest(b), summed_);
     const double worst = a.sub(b).abs().nan_to_num(0, 0, 0).max().item<double>();
     return worst <= tolerance_ * std::max(1.0, size) ? "" : "differs by " + std::to_string(worst);
   }
@@ -269,6 +282,7 @@ class ShardedOp {
   Tensors inputs_;
   ops::AxisMap map_;
   Tensors expected_;
+  double summed_ = 0;  ///< largest magnitude of operands, where the strategy has partial ones
   std::vector<Tensors> found_;  ///< results by rank
   Tensors joined_;
 };
