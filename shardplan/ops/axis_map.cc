@@ -179,7 +179,8 @@ class AxisMapParser {
       if (type.shape[d] == 1 || dims[d].empty()) {
         continue;
       }
-      if (axis(dims[d].front()).slides) {
+      if (dims[d].size() == 1 && axis(dims[d].front()).slides) {
+        changed = changed || axis(dims[d].front()).size == 0;
         axis(dims[d].front()).size = type.shape[d];
         continue;
       }
@@ -365,8 +366,20 @@ int AxisMap::find(std::string_view axis) const {
 
 std::int64_t AxisMap::least_size(int axis) const {
   std::int64_t least = axes[static_cast<std::size_t>(axis)].size;
+  const auto merged_with = [&](const Halo& halo, const std::vector<int>& dim) {
+    return halo.axis != axis && std::find(dim.begin(), dim.end(), axis) != dim.end() &&
+           std::find(dim.begin(), dim.end(), halo.axis) != dim.end();
+  };
   for (const Halo& halo : halos) {
+    const std::vector<int>& dim =
+        inputs[static_cast<std::size_t>(halo.input)][static_cast<std::size_t>(halo.dim)];
     least = halo.axis == axis ? std::min(least, halo.size) : least;
+    least = merged_with(halo, dim) ? 1 : least;
+    for (const DimAxes& result : results) {
+      const bool merged = std::any_of(
+          result.begin(), result.end(), [&](const auto& own) { return merged_with(halo, own); });
+      least = merged ? 1 : least;
+    }
   }
   return least;
 }

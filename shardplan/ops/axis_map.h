@@ -56,7 +56,8 @@ struct AxisMap {
   std::vector<Halo> halos{};
 
   [[nodiscard]] int find(std::string_view axis) const;  ///< -1 when there is none
-  /// The smallest of the dimensions that the axis is: what must be large enough to be cut.
+  /// The smallest of the dimensions that the axis is: what must be large enough to be cut. 1 where
+  /// a dimension merges it with one along which a window slides: it stays whole.
   [[nodiscard]] std::int64_t least_size(int axis) const;
 };
 

@@ -18,8 +18,9 @@ struct Rows {
 /// What a window sees outside of a dimension.
 enum class Outside : std::uint8_t {
   kZero,
-  kLowest,  ///< minus infinity
-  kNoPlace  ///< -1, where elements are places
+  kLowest,   ///< minus infinity
+  kNoPlace,  ///< -1, where elements are places
+  kEdge      ///< the outermost element, again and again
 };
 
 /// An op slides a window along an axis: for its own rows [a, b) of the axis (a dimension of a

@@ -2,8 +2,11 @@
 // that are fixed (flips, reflecting and circular padding, overlapping windows).
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "shardplan/ops/checks.h"
 #include "shardplan/ops/registry.h"
@@ -58,12 +61,69 @@ Result<Types> infer_resample(Inputs inputs, const ir::Attributes& attributes) {
   return Types{std::move(y)};
 }
 
-AxisMap axes_resample(const OpView& op) {
-  std::string names = "n c";
-  for (std::size_t d = 2; d < op.inputs[0].shape.size(); ++d) {
-    names += " *";
+/// How often an element of the smaller side is repeated along dimension `d` of space; 0 where that
+/// is no whole number, or where elements depend on more than the nearest places.
+std::int64_t times_along(const ir::Attributes& attributes,
+                         std::size_t d,
+                         std::int64_t small,
+                         std::int64_t large) {
+  constexpr std::array<const char*, 3> kScales{"scale0", "scale1", "scale2"};
+  const bool local = attributes.string("mode") != "cubic" &&
+                     !attributes.flag_or("align_corners", false) && large % small == 0;
+  const std::int64_t times = local ? large / small : 0;
+  const auto scale = static_cast<double>(times);
+  return attributes.number_or(kScales[d], scale) == scale ? times : 0;
+}
+
+/// The map of an op from `small` to `large` or, in the gradient, back. Parts of the smaller side
+/// meet parts of the larger one; between two places of the smaller side, linear means need the next
+/// one.
+AxisMap axes_between(const OpView& op, const ir::TensorType& small, const ir::TensorType& large) {
+  constexpr std::array<const char*, 3> kTimes{"p", "q", "r"};
+  constexpr std::string_view kNames = "dhw";
+  const bool backward = &small != op.inputs.data();
+  std::string smaller = "n c";
+  std::string larger = "n c";
+  std::vector<std::pair<std::string, Halo>> halos;
+  const std::size_t rank = small.shape.size() - 2;
+  for (std::size_t d = 0; d < rank; ++d) {
+    const std::int64_t size = small.shape[d + 2];
+    const std::int64_t times = times_along(op.attributes, d, size, large.shape[d + 2]);
+    const std::string name(1, kNames[kNames.size() - rank + d]);
+    const bool slides = op.attributes.string("mode") == "linear" && times > 1;
+    if (times == 0 || (slides && size == 1)) {
+      smaller += " *";
+      larger += " *";
+      continue;
+    }
+    smaller += (slides ? " ~" : " ") + name;
+    larger += " (" + name + " " + kTimes[d] + ")";
+    if (slides) {
+      // One place of the smaller side to both sides, in elements of the operand.
+      const std::int64_t step = backward ? times : 1;
+      halos.emplace_back(name,
+                         Halo{.dim = static_cast<int>(d) + 2,
+                              .own_size = size,
+                              .size = size * step,
+                              .kernel = 3 * step,
+                              .stride = step,
+                              .padding = step,
+                              .outside = backward ? Outside::kZero : Outside::kEdge});
+    }
   }
-  return make_axis_map(names + " -> " + names, op.inputs, op.results, {{{0}, {0}}});
+  const std::string text = backward ? larger + " -> " + smaller : smaller + " -> " + larger;
+  AxisMap map = make_axis_map(text, op.inputs, op.results, {{{0}, {0}}});
+  for (const auto& [name, halo] : halos) {
+    add_halo(map, name, halo);
+  }
+  return map;
+}
+
+AxisMap axes_resample(const OpView& op) {
+  return axes_between(op, op.inputs[0], op.results[0]);
+}
+AxisMap axes_resample_backward(const OpView& op) {
+  return axes_between(op, op.results[0], op.inputs[0]);
 }
 
 /// An element is a mean of 1, or of 2 or 4 elements along each dimension.
@@ -79,10 +139,7 @@ Flops flops_resample(const OpView& op) {
 
 /// ATen puts channels last where it interpolates two dimensions of several channels, and back;
 /// elsewhere it lists places and weights along each dimension.
-Bytes workspace_resample(const OpView& op) {
-  const std::string& mode = op.attributes.string("mode");
-  const ir::TensorType& x = op.inputs[0];
-  const ir::TensorType& y = op.results[0];
+Bytes workspace_between(const std::string& mode, const ir::TensorType& x, const ir::TensorType& y) {
   if (x.rank() == 4 && mode != "cubic") {
     return x.shape[1] > 1 ? x.bytes() + y.bytes() : 0;
   }
@@ -93,6 +150,20 @@ Bytes workspace_resample(const OpView& op) {
     bytes += y.shape[d] * taps * place;
   }
   return bytes;
+}
+
+/// Of a part, the kernel makes that of its halos too, and takes the own rows of it.
+Bytes workspace_resample(const OpView& op) {
+  ir::TensorType made = op.results[0];
+  for (const Halo& halo : op.cut) {
+    std::int64_t& size = made.shape[static_cast<std::size_t>(halo.dim)];
+    const std::int64_t own =
+        op.inputs[0].shape[static_cast<std::size_t>(halo.dim)] / halo.stride - 2;
+    size += 2 * size / own;
+  }
+  const Bytes workspace = workspace_between(op.attributes.string("mode"), op.inputs[0], made);
+  return op.cut.empty() ? workspace
+                        : made.bytes() + std::max<Bytes>(0, workspace - op.results[0].bytes());
 }
 
 void gradient_resample(GradientBuilder& b) {
@@ -181,7 +252,7 @@ std::vector<OpDef> resample_ops() {
       {.name = "resample_backward",
        .summary = "gradient of resample's x",
        .infer = infer_resample,
-       .axes = axes_resample,
+       .axes = axes_resample_backward,
        .flops = flops_resample},
       {.name = "take",
        .summary = "elements of one dimension at fixed places",

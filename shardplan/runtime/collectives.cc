@@ -341,19 +341,27 @@ double value_outside(ops::Outside outside) {
     case ops::Outside::kLowest:
       return -std::numeric_limits<double>::infinity();
     case ops::Outside::kNoPlace:
+    case ops::Outside::kEdge:
       break;
   }
   return -1;
 }
 
+/// When all that is inside has come.
 void fill_outside(const CollectiveCall& call, const Box& needed, const at::Tensor& output) {
   for (const ops::Halo& halo : call.step.halos) {
     const ops::Rows& rows = needed[static_cast<std::size_t>(halo.dim)];
     const std::int64_t before = std::clamp<std::int64_t>(-rows.start, 0, rows.size);
     const std::int64_t after = std::clamp<std::int64_t>(rows.end() - halo.size, 0, rows.size);
-    const double value = value_outside(halo.outside);
-    output.narrow(halo.dim, 0, before).fill_(value);
-    output.narrow(halo.dim, rows.size - after, after).fill_(value);
+    const at::Tensor first = output.narrow(halo.dim, 0, before);
+    const at::Tensor last = output.narrow(halo.dim, rows.size - after, after);
+    if (halo.outside == ops::Outside::kEdge && before + after < rows.size) {
+      first.copy_(output.narrow(halo.dim, before, 1).expand_as(first));
+      last.copy_(output.narrow(halo.dim, rows.size - after - 1, 1).expand_as(last));
+    } else {
+      first.fill_(value_outside(halo.outside));
+      last.fill_(value_outside(halo.outside));
+    }
   }
 }
 
@@ -362,7 +370,6 @@ void exchange_halos(const CollectiveCall& call, const at::Tensor& input, const a
   Ranks members = call.mesh.group(call.rank, call.step.axes);
   std::sort(members.begin(), members.end());
   const HaloBoxes mine = boxes_of(call, call.rank);
-  fill_outside(call, mine.needed, output);
   std::vector<Transfer> receives;
   std::vector<Transfer> sends;
   std::vector<at::Tensor> targets;
@@ -391,6 +398,7 @@ void exchange_halos(const CollectiveCall& call, const at::Tensor& input, const a
   for (std::size_t i = 0; i < targets.size(); ++i) {
     targets[i].copy_(receives[i].tensor);
   }
+  fill_outside(call, mine.needed, output);
 }
 
 }  // namespace

@@ -96,18 +96,51 @@ at::Tensor resampled_backward(const at::Tensor& g,
   }
 }
 
+/// The shape of what is made of a part with its halos, which are one place of the smaller side
+/// wide.
+ir::Shape made_shape(const KernelCall& call) {
+  ir::Shape shape = call.results[0].shape;
+  for (const ops::CutWindow& cut : call.cut) {
+    std::int64_t& size = shape[static_cast<std::size_t>(cut.halo.dim)];
+    size += 2 * size / cut.own.size;
+  }
+  return shape;
+}
+
+/// The part without its halos. In the gradient, what a place beyond the edge got is the edge's.
+at::Tensor own_part(const KernelCall& call, at::Tensor made, bool backward) {
+  for (const ops::CutWindow& cut : call.cut) {
+    const int dim = cut.halo.dim;
+    const std::int64_t size = made.size(dim);
+    if (backward && cut.own.start == 0) {
+      made.narrow(dim, 1, 1).add_(made.narrow(dim, 0, 1));
+    }
+    if (backward && cut.own.end() == cut.halo.own_size) {
+      made.narrow(dim, size - 2, 1).add_(made.narrow(dim, size - 1, 1));
+    }
+  }
+  if (call.cut.empty()) {
+    return made.contiguous();
+  }
+  for (const ops::CutWindow& cut : call.cut) {
+    const int dim = cut.halo.dim;
+    const std::int64_t own = call.results[0].shape[static_cast<std::size_t>(dim)];
+    made = made.narrow(dim, (made.size(dim) - own) / 2, own);
+  }
+  return made.clone(at::MemoryFormat::Contiguous);
+}
+
 Tensors resample(const KernelCall& call) {
-  const at::Tensor y =
-      resampled(call.input(0), call.attributes.ints("size"), Resampling(call.attributes));
-  return {y.contiguous()};
+  const ir::Shape shape = made_shape(call);
+  const ir::IntList size(shape.begin() + 2, shape.end());
+  return {own_part(call, resampled(call.input(0), size, Resampling(call.attributes)), false)};
 }
 
 Tensors resample_backward(const KernelCall& call) {
   const at::Tensor& g = call.input(0);
   const ir::IntList size(g.sizes().begin() + 2, g.sizes().end());
-  const at::Tensor dx =
-      resampled_backward(g, size, call.results[0].shape, Resampling(call.attributes));
-  return {dx.contiguous()};
+  return {own_part(
+      call, resampled_backward(g, size, made_shape(call), Resampling(call.attributes)), true)};
 }
 
 // ---- elements at fixed places ----

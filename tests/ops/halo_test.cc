@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "ops_testing.h"
 
@@ -72,6 +75,24 @@ TEST(Halo, IsWhereWindowsSlide) {
   EXPECT_EQ(
       axes_of({"convolution_backward_weight", {f32({4, 8, 5, 5}), f32({4, 6, 9, 9})}, gradient}),
       "n o ~h ~w, n c h w -> o c * *");
+}
+
+TEST(Halo, OfMeansBetweenElementsIsOneOnEachSide) {
+  const auto size = [](ir::IntList sizes, const char* mode) {
+    return ir::Attributes{{"mode", std::string(mode)}, {"size", std::move(sizes)}};
+  };
+  const ir::TensorType x = f32({4, 6, 8, 9});
+  EXPECT_EQ(axes_of({"resample", {x}, size({16, 27}, "nearest")}), "n c h w -> n c (h p) (w q)");
+  EXPECT_EQ(axes_of({"resample", {x}, size({16, 27}, "linear")}), "n c ~h ~w -> n c (h p) (w q)");
+  EXPECT_EQ(axes_of({"resample", {x}, size({16, 20}, "linear")}), "n c ~h * -> n c (h p) *");
+  EXPECT_EQ(axes_of({"resample", {x}, size({16, 27}, "cubic")}), "n c * * -> n c * *");
+  const Types large{f32({4, 6, 16, 9})};
+  const AxisMap map =
+      get("resample_backward").axes(OpView{large, std::vector{x}, size({8, 9}, "linear")});
+  const int h = map.find("h");
+  EXPECT_EQ(map.halos[0].needed({4, 2}), (Rows{6, 8}));  // elements 3 to 6 of 8, twice each
+  EXPECT_EQ(map.least_size(h), 8);
+  EXPECT_EQ(map.least_size(map.find("p")), 1);  // stays whole
 }
 
 }  // namespace

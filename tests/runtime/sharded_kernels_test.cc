@@ -407,6 +407,16 @@ void add_space(std::vector<Sample>& out) {
     maxima.set("stride", IntList{3, 5});
     add_pooling(out, "max_pool", {2, 2, 10, 11}, maxima);
   }
+  for (const char* const mode : {"nearest", "nearest_exact", "linear"}) {
+    Attributes twice{{"mode", std::string(mode)}, {"size", IntList{12, 10}}};
+    out.push_back({"resample", {f64({2, 2, 6, 5})}, twice});
+    twice.set("scale0", 2.0);
+    out.push_back({"resample", {f64({2, 2, 6, 1})}, twice});
+    twice.set("size", IntList{6, 1});
+    out.push_back({"resample_backward", {f64({2, 2, 12, 10})}, twice});
+    twice.set("size", IntList{6, 5});
+    out.push_back({"resample_backward", {f64({2, 2, 12, 10})}, twice});
+  }
   out.push_back({"take", {f64({4, 5, 6})}, {{"dim", one}, {"places", IntList{4, 0, 0, 2}}}});
   out.push_back({"take_backward",
                  {f64({4, 4, 6})},

@@ -106,7 +106,10 @@ class ShardedOp {
       shape[static_cast<std::size_t>(halo.dim)] = needed.size;
       const at::Tensor wide = at::full(shape, outside, part.options());
       for (std::int64_t i = 0; i < needed.size; ++i) {
-        if (const std::int64_t row = needed.start + i; row >= 0 && row < part.size(halo.dim)) {
+        const std::int64_t end = part.size(halo.dim);
+        std::int64_t row = needed.start + i;
+        row = halo.outside == ops::Outside::kEdge ? std::clamp<std::int64_t>(row, 0, end - 1) : row;
+        if (row >= 0 && row < end) {
           wide.select(halo.dim, i).copy_(part.select(halo.dim, row));
         }
       }

@@ -8,9 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "shardplan/lower/local_op.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/runtime/allocator.h"
 #include "shardplan/runtime/kernel.h"
@@ -54,7 +56,6 @@ class Workspace : public ::testing::TestWithParam<DType> {
     const Result<Types> results = def.infer(inputs, attributes);
     ASSERT_TRUE(results.has_value()) << name << ": " << results.error().text();
     Bytes made = 0;
-    std::string types;
     for (std::size_t r = 0; r < results->size(); ++r) {
       const bool fresh = !def.view && (r >= def.in_place.size() || def.in_place[r] < 0);
       made += fresh ? (*results)[r].bytes() : 0;
@@ -62,20 +63,63 @@ class Workspace : public ::testing::TestWithParam<DType> {
     std::vector<at::Tensor> operands;
     for (const ir::TensorType& type : inputs) {
       operands.push_back(content(type));
-      types += " " + ir::to_string(type);
+    }
+    const Bytes expected =
+        def.workspace == nullptr ? 0 : def.workspace(ops::OpView{inputs, *results, attributes});
+    expect_workspace(KernelCall{operands, attributes, *results, {}, {}}, name, made, expected);
+  }
+
+  /// The same of the middle of three parts along the first dimension of space.
+  static void expect_exact_when_cut(const std::string& name,
+                                    const Types& inputs,
+                                    const Attributes& attributes) {
+    const cluster::DeviceMesh mesh{{{"space", 3}}};
+    const ops::OpDef& def = ops::get(name);
+    const Types results = def.infer(inputs, attributes).value();
+    const ops::AxisMap map = def.axes(ops::OpView{inputs, results, attributes});
+    sharding::Strategy strategy;
+    strategy.set(0, map.find(std::string_view("whd").substr(inputs[0].shape.size() - 3, 1)));
+    const auto layouts = sharding::layouts(map, strategy, mesh);
+    ASSERT_TRUE(layouts.has_value()) << name;
+    const lower::LocalOp local =
+        lower::local_op(def, map, {inputs, results}, attributes, *layouts, mesh);
+    std::vector<at::Tensor> operands;
+    for (const ir::TensorType& type : local.inputs) {
+      operands.push_back(content(type));
+    }
+    std::vector<ops::CutWindow> cut;
+    for (const ops::Halo& halo : local.cut) {
+      const auto& layout = layouts->inputs[static_cast<std::size_t>(halo.input)];
+      cut.push_back(sharding::cut_window(halo, layout, mesh, 1));
+    }
+    Bytes made = 0;
+    for (const ir::TensorType& type : local.results) {
+      made += type.bytes();
+    }
+    expect_workspace(KernelCall{operands, attributes, local.results, {}, {}, cut},
+                     name + " when cut",
+                     made,
+                     local.workspace);
+  }
+
+ private:
+  static void expect_workspace(const KernelCall& call,
+                               const std::string& name,
+                               Bytes made,
+                               Bytes expected) {
+    std::string types;
+    for (const at::Tensor& operand : call.inputs) {
+      types += " " + std::to_string(operand.numel());
     }
     MemoryCounter counter;
     {
       const MemoryScope scope(counter);
-      find_kernel(name)(KernelCall{operands, attributes, *results, {}, {}});
+      find_kernel(name.substr(0, name.find(' ')))(call);
     }
-    const Bytes expected =
-        def.workspace == nullptr ? 0 : def.workspace(ops::OpView{inputs, *results, attributes});
     EXPECT_NEAR(static_cast<double>(counter.peak() - made), static_cast<double>(expected), 16)
         << name << types;
   }
 
- private:
   int threads_ = 1;
 };
 
@@ -228,12 +272,15 @@ TEST_P(Workspace, OfConvolutions) {
     const Types operands{floating(f.x), floating(f.weight)};
     const ir::TensorType y = ops::get("convolution").infer(operands, attributes).value()[0];
     expect_exact("convolution", operands, attributes);
+    expect_exact_when_cut("convolution", operands, attributes);
     attributes.set("size", IntList(f.x.begin() + 2, f.x.end()));
     if (f.x[1] >= 16) {  // of a few channels oneDNN chooses other copies
       expect_exact("convolution_backward_input", {y, operands[1]}, attributes);
+      expect_exact_when_cut("convolution_backward_input", {y, operands[1]}, attributes);
     }
     attributes.set("size", IntList(f.weight.begin() + 2, f.weight.end()));
     expect_exact("convolution_backward_weight", {y, operands[0]}, attributes);
+    expect_exact_when_cut("convolution_backward_weight", {y, operands[0]}, attributes);
   }
 }
 
@@ -269,13 +316,16 @@ TEST_P(Workspace, OfSpaceAndSelections) {
   Attributes maxima = windows;
   maxima.set("dilation", IntList{1, 1});
   expect_exact("max_pool", {x}, maxima);
+  expect_exact_when_cut("max_pool", {x}, maxima);
   maxima.set("size", IntList{20, 20});
   expect_exact("max_pool_backward", {floating({4, 16, 10, 10}), i64({4, 16, 10, 10})}, maxima);
   Attributes means = windows;
   means.set("count_padding", true);
   expect_exact("avg_pool", {x}, means);
+  expect_exact_when_cut("avg_pool", {x}, means);
   means.set("size", IntList{20, 20});
   expect_exact("avg_pool_backward", {floating({4, 16, 10, 10})}, means);
+  expect_exact_when_cut("avg_pool_backward", {floating({4, 16, 10, 10})}, means);
   for (const char* const mode : {"nearest", "linear", "cubic"}) {
     const std::string name(mode);
     expect_exact("resample", {x}, {{"mode", name}, {"size", IntList{40, 40}}});
@@ -283,6 +333,12 @@ TEST_P(Workspace, OfSpaceAndSelections) {
                  {floating({4, 16, 40, 40})},
                  {{"mode", name}, {"size", IntList{20, 20}}});
   }
+  expect_exact_when_cut("resample",
+                        {floating({4, 16, 18, 20})},
+                        {{"mode", std::string("linear")}, {"size", IntList{36, 40}}});
+  expect_exact_when_cut("resample_backward",
+                        {floating({4, 16, 36, 40})},
+                        {{"mode", std::string("linear")}, {"size", IntList{18, 20}}});
   const ir::TensorType rows = floating({64, 100});
   const std::int64_t one = 1;
   expect_exact("gather", {rows, i64({64, 30})}, {{"dim", one}});
