@@ -227,4 +227,13 @@ Flops result_elements(const OpView& op) {
   return total;
 }
 
+Result<ir::DType> named_dtype(const ir::Attributes& attributes) {
+  const auto dtype = ir::parse_dtype(attributes.string("dtype"));
+  if (!dtype) {
+    return invalid_input("dtype \"" + attributes.string("dtype") +
+                         "\" is none of bool u8 i32 i64 bf16 f16 f32 f64");
+  }
+  return *dtype;
+}
+
 }  // namespace shardplan::ops

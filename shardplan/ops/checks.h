@@ -56,6 +56,8 @@ struct AttributeRule {
 [[nodiscard]] Status check_dims(Inputs inputs, std::size_t i, const ir::IntList& dims);
 /// A type made from a shape attribute: every size at least 1, the bytes in range.
 [[nodiscard]] Status check_result(const ir::TensorType& type);
+/// The dtype that the text attribute "dtype" names.
+[[nodiscard]] Result<ir::DType> named_dtype(const ir::Attributes& attributes);
 
 /// The common shape of the operands, aligned at the right, size 1 stretching.
 [[nodiscard]] Result<ir::Shape> broadcast_shapes(Inputs inputs);

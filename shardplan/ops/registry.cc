@@ -12,7 +12,8 @@ std::vector<OpDef> joined_families() {
        {unary_ops,         binary_ops,     shape_ops,     reduction_ops, einsum_ops,
         normalization_ops, batch_norm_ops, attention_ops, embedding_ops, indexing_ops,
         convolution_ops,   pooling_ops,    resample_ops,  function_ops,  selection_ops,
-        loss_ops,          random_ops,     grouped_ops,   call_ops,      optimizer_ops}) {
+        loss_ops,          random_ops,     grouped_ops,   call_ops,      optimizer_ops,
+        transfer_ops}) {
     std::vector<OpDef> rows = family();
     std::move(rows.begin(), rows.end(), std::back_inserter(table));
   }

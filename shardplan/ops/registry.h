@@ -28,5 +28,6 @@ namespace shardplan::ops {
 [[nodiscard]] std::vector<OpDef> optimizer_ops();      // optimizer.cc
 [[nodiscard]] std::vector<OpDef> grouped_ops();        // grouped.cc: products of runs of rows
 [[nodiscard]] std::vector<OpDef> call_ops();           // call.cc: operators called by name
+[[nodiscard]] std::vector<OpDef> transfer_ops();       // transfer.cc: between pipeline stages
 
 }  // namespace shardplan::ops

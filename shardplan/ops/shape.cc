@@ -257,15 +257,6 @@ void gradient_concat(GradientBuilder& b) {
 
 // iota, full --------------------------------------------------------------------------------------
 
-Result<ir::DType> named_dtype(const ir::Attributes& attributes) {
-  const auto dtype = ir::parse_dtype(attributes.string("dtype"));
-  if (!dtype) {
-    return invalid_input("dtype \"" + attributes.string("dtype") +
-                         "\" is none of bool u8 i32 i64 bf16 f16 f32 f64");
-  }
-  return *dtype;
-}
-
 Result<Types> infer_iota(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 0));
   SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,

@@ -1,0 +1,560 @@
+// In three passes: Placement finds the stage of every op and the owner of every parameter; plan()
+// finds what each stage holds and which values cross; StageBuilder writes one stage's graph.
+
+#include "shardplan/training/stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "shardplan/ops/op.h"
+
+namespace shardplan::training {
+namespace {
+
+using ir::OpId;
+using ir::Phase;
+using ir::ValueId;
+using ir::ValueKind;
+
+constexpr int kAnywhere = -1;
+constexpr int kNobody = -2;
+
+/// The stage of every op, and of every value that lives across steps and is changed by one.
+class Placement {
+ public:
+  Placement(const ir::Graph& step, const std::vector<int>& forward_stage)
+      : step_(step),
+        forward_stage_(forward_stage),
+        stage_(step.ops().size(), kAnywhere),
+        owner_(step.values().size(), kNobody) {}
+
+  Status run() {
+    mark_written();
+    place_forward();
+    find_owners();
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      if (op.phase == Phase::kBackward) {
+        stage_[i] = backward_stage(op);
+      } else if (op.phase == Phase::kUpdate) {
+        stage_[i] = update_stage(op);
+      }
+    }
+    for (const ir::Write& write : step_.writes) {
+      if (owner_[write.target.index()] == kNobody) {
+        owner_[write.target.index()] = stage_of_value(write.value);
+      }
+    }
+    return check_order();
+  }
+
+  [[nodiscard]] int stage(OpId op) const { return stage_[op.index()]; }
+  /// Of a written value that is no op result; kNobody: not written. kAnywhere: wherever it is read.
+  [[nodiscard]] int owner(ValueId value) const { return owner_[value.index()]; }
+
+ private:
+  [[nodiscard]] int stage_of_value(ValueId value) const {
+    const OpId producer = step_.value(value).producer;
+    return producer.valid() ? stage_[producer.index()] : kAnywhere;
+  }
+
+  void mark_written() {
+    written_.assign(step_.values().size(), false);
+    for (const ir::Write& write : step_.writes) {
+      written_[write.target.index()] = true;
+    }
+  }
+
+  /// Whether every stage can compute it on its own: no weight and nothing that a step changes.
+  [[nodiscard]] bool is_anywhere(const ir::Op& op) const {
+    return std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
+      switch (step_.value(input).kind) {
+        case ValueKind::kInput:
+        case ValueKind::kConstant:
+          return true;
+        case ValueKind::kBuffer:
+          return !written_[input.index()];
+        case ValueKind::kOpResult:
+          return stage_of_value(input) == kAnywhere;
+        case ValueKind::kParameter:
+        case ValueKind::kState:
+        case ValueKind::kAccumulator:
+          return false;
+      }
+      return false;
+    });
+  }
+
+  void place_forward() {
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      if (op.phase == Phase::kForward && !is_anywhere(op)) {
+        stage_[i] = forward_stage_[i];
+      }
+    }
+  }
+
+  /// A parameter belongs to the first stage that reads it (one that nobody reads: to the first).
+  /// Its gradient's accumulator and its states follow.
+  void find_owners() {
+    for (std::size_t i = 0; i < step_.values().size(); ++i) {
+      if (step_.values()[i].kind == ValueKind::kParameter) {
+        owner_[i] = std::numeric_limits<int>::max();
+      }
+    }
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      for (const ValueId input : step_.ops()[i].inputs) {
+        int& owner = owner_[input.index()];
+        if (step_.ops()[i].phase == Phase::kForward && owner >= 0) {
+          owner = std::min(owner, stage_[i]);
+        }
+      }
+    }
+    for (int& owner : owner_) {
+      owner = owner == std::numeric_limits<int>::max() ? 0 : owner;
+    }
+    for (std::size_t i = 0; i < step_.values().size(); ++i) {
+      const ValueId from = step_.values()[i].init_from;
+      if (from.valid()) {
+        owner_[i] = owner_[from.index()];
+      }
+    }
+    for (const ir::Write& gradient : step_.gradients) {
+      if (step_.value(gradient.target).kind == ValueKind::kParameter) {
+        gradient_of_[gradient.value] = gradient.target;
+      }
+    }
+  }
+
+  [[nodiscard]] int first_stage_of_inputs(const ir::Op& op) const {
+    int first = std::numeric_limits<int>::max();
+    for (const ValueId input : op.inputs) {
+      const int stage = stage_of_value(input);
+      first = stage == kAnywhere ? first : std::min(first, stage);
+    }
+    return first == std::numeric_limits<int>::max() ? kAnywhere : first;
+  }
+
+  [[nodiscard]] int backward_stage(const ir::Op& op) const {
+    for (const ValueId output : op.outputs) {
+      const auto parameter = gradient_of_.find(output);
+      if (parameter != gradient_of_.end() && op.name == "accumulate") {
+        return owner_[parameter->second.index()];
+      }
+    }
+    if (op.source.valid() && stage_[op.source.index()] != kAnywhere) {
+      return stage_[op.source.index()];
+    }
+    return first_stage_of_inputs(op);
+  }
+
+  [[nodiscard]] int update_stage(const ir::Op& op) const {
+    for (const ValueId input : op.inputs) {
+      if (owner_[input.index()] >= 0) {
+        return owner_[input.index()];
+      }
+    }
+    return first_stage_of_inputs(op);
+  }
+
+  [[nodiscard]] Status check_order() const {
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      for (const ValueId input : op.inputs) {
+        if (op.phase == Phase::kForward && stage_[i] >= 0 && stage_of_value(input) > stage_[i]) {
+          return invalid_input(
+              fmt::format(
+                  "is in stage {} and reads a value of stage {}", stage_[i], stage_of_value(input)),
+              ops::describe(op));
+        }
+      }
+    }
+    return {};
+  }
+
+  const ir::Graph& step_;
+  const std::vector<int>& forward_stage_;
+  std::vector<int> stage_;  ///< by op
+  std::vector<int> owner_;  ///< by value
+  std::vector<bool> written_;
+  std::map<ValueId, ValueId> gradient_of_;  ///< parameter by gradient
+};
+
+/// What the stages hold and which values cross.
+struct Crossing {
+  std::vector<std::vector<bool>> ops;         ///< [stage][op of the step]
+  std::vector<std::vector<bool>> values;      ///< [stage][value that is no op result]
+  std::vector<Message> messages;              ///< in the order of their producers
+  std::vector<std::vector<int>> messages_of;  ///< by value: numbers
+};
+
+class Planner {
+ public:
+  Planner(const ir::Graph& step, const Placement& placement, int stages)
+      : step_(step), placement_(placement), stages_(stages) {}
+
+  Result<Crossing> run() {
+    const auto count = static_cast<std::size_t>(stages_);
+    out_.ops.assign(count, std::vector<bool>(step_.ops().size(), false));
+    out_.values.assign(count, std::vector<bool>(step_.values().size(), false));
+    out_.messages_of.resize(step_.values().size());
+    read_.assign(count, std::vector<bool>(step_.values().size(), false));
+    for (int stage = 0; stage < stages_; ++stage) {
+      find_content(stage);
+    }
+    SHARDPLAN_RETURN_IF_ERROR(find_messages());
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] bool is_written_here(const ir::Write& write, int stage) const {
+    const int owner = placement_.owner(write.target);
+    return owner == stage || (owner == kAnywhere &&
+                              out_.values[static_cast<std::size_t>(stage)][write.target.index()]);
+  }
+
+  /// The stage's own ops, what they need of the ops that are anywhere, and the values they read.
+  void find_content(int stage) {
+    const auto s = static_cast<std::size_t>(stage);
+    std::vector<bool>& read = read_[s];
+    for (const ir::Write& write : step_.writes) {
+      if (placement_.owner(write.target) == stage) {
+        out_.values[s][write.target.index()] = true;
+        read[write.value.index()] = true;
+      }
+    }
+    if (stage == placement_.stage(step_.value(step_.outputs.front()).producer)) {
+      read[step_.outputs.front().index()] = true;
+    }
+    collect(stage);
+    // A counter that is everywhere is written wherever it is read.
+    for (const ir::Write& write : step_.writes) {
+      if (placement_.owner(write.target) == kAnywhere && out_.values[s][write.target.index()]) {
+        read[write.value.index()] = true;
+      }
+    }
+    collect(stage);
+    for (std::size_t v = 0; v < step_.values().size(); ++v) {
+      const ValueKind kind = step_.values()[v].kind;
+      const bool mine = kind == ValueKind::kParameter && placement_.owner(ValueId(v)) == stage;
+      const bool unread = kind == ValueKind::kBuffer && stage == 0 && !is_read(ValueId(v));
+      out_.values[s][v] = out_.values[s][v] || mine || unread;
+    }
+  }
+
+  void collect(int stage) {
+    const auto s = static_cast<std::size_t>(stage);
+    std::vector<bool>& read = read_[s];
+    for (std::size_t i = step_.ops().size(); i-- > 0;) {
+      const ir::Op& op = step_.ops()[i];
+      const int where = placement_.stage(OpId(i));
+      const bool needed =
+          where == stage || (where == kAnywhere &&
+                             std::any_of(op.outputs.begin(), op.outputs.end(), [&](ValueId output) {
+                               return read[output.index()];
+                             }));
+      if (!needed) {
+        continue;
+      }
+      out_.ops[s][i] = true;
+      for (const ValueId input : op.inputs) {
+        read[input.index()] = true;
+        out_.values[s][input.index()] =
+            out_.values[s][input.index()] || !step_.value(input).producer.valid();
+      }
+    }
+  }
+
+  [[nodiscard]] bool is_read(ValueId value) const {
+    return std::any_of(step_.ops().begin(), step_.ops().end(), [&](const ir::Op& op) {
+      return std::find(op.inputs.begin(), op.inputs.end(), value) != op.inputs.end();
+    });
+  }
+
+  void add_message(ValueId value, int from, int to) {
+    const Phase phase = step_.op(step_.value(value).producer).phase;
+    out_.messages_of[value.index()].push_back(static_cast<int>(out_.messages.size()));
+    out_.messages.push_back({from, to, phase, value});
+  }
+
+  Status find_messages() {
+    std::map<ValueId, ValueId> new_weight;  // parameter by the value written to it
+    for (const ir::Write& write : step_.writes) {
+      const ir::Value& target = step_.value(write.target);
+      const int owner = placement_.owner(write.target);
+      for (int stage = 0; stage < stages_; ++stage) {
+        const auto s = static_cast<std::size_t>(stage);
+        if (owner < 0 || stage == owner || !out_.values[s][write.target.index()]) {
+          continue;
+        }
+        if (target.kind != ValueKind::kParameter) {
+          return invalid_input(
+              fmt::format("stage {} writes '{}' and stage {} reads it; put the ops "
+                          "that use it into one stage",
+                          owner,
+                          target.name,
+                          stage),
+              "pipeline");
+        }
+        new_weight[write.value] = write.target;
+      }
+    }
+    for (const ir::Op& op : step_.ops()) {
+      for (const ValueId value : op.outputs) {
+        const int from = placement_.stage(step_.value(value).producer);
+        const auto weight = new_weight.find(value);
+        for (int to = 0; to < stages_ && from != kAnywhere; ++to) {
+          const auto t = static_cast<std::size_t>(to);
+          const bool mirrored =
+              weight != new_weight.end() && out_.values[t][weight->second.index()];
+          if (to != from && (read_[t][value.index()] || mirrored)) {
+            add_message(value, from, to);
+          }
+        }
+      }
+    }
+    return {};
+  }
+
+  const ir::Graph& step_;
+  const Placement& placement_;
+  int stages_;
+  Crossing out_;
+  std::vector<std::vector<bool>> read_;  ///< [stage][value]
+};
+
+class StageBuilder {
+ public:
+  StageBuilder(const ir::Graph& step,
+               const Placement& placement,
+               const Crossing& crossing,
+               int stage)
+      : step_(step), placement_(placement), crossing_(crossing), stage_(stage) {}
+
+  Result<Stage> run() {
+    out_.graph.name = fmt::format("{}.stage{}", step_.name, stage_);
+    out_.graph.microbatches = step_.microbatches;
+    here_.resize(step_.values().size());
+    ops_.resize(step_.ops().size());
+    copy_values();
+    place_receives();
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      enter_phase(step_.ops()[i].phase);
+      for (const int message : receives_before_[i]) {
+        receive(message);
+      }
+      if (crossing_.ops[index()][i]) {
+        copy_op(OpId(i));
+      }
+    }
+    for (const int message : receives_last_) {
+      receive(message);
+    }
+    finish();
+    SHARDPLAN_RETURN_IF_ERROR(ops::verify(out_.graph));
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] std::size_t index() const { return static_cast<std::size_t>(stage_); }
+  [[nodiscard]] const Message& message(int number) const {
+    return crossing_.messages[static_cast<std::size_t>(number)];
+  }
+
+  void copy_values() {
+    for (std::size_t v = 0; v < step_.values().size(); ++v) {
+      if (crossing_.values[index()][v]) {
+        here_[v] = out_.graph.add_value(step_.values()[v]);
+        out_.value_of.push_back(ValueId(v));
+      }
+    }
+    for (std::size_t v = 0; v < out_.graph.values().size(); ++v) {
+      ir::Value& value = out_.graph.value(ValueId(v));
+      if (value.init_from.valid()) {
+        value.init_from = here_[value.init_from.index()];
+      }
+    }
+  }
+
+  /// Messages of the update are received before their first reader here, but not out of order.
+  void place_receives() {
+    receives_before_.resize(step_.ops().size());
+    std::map<int, std::size_t> next;  // by sender: place of the message behind
+    for (auto number = static_cast<int>(crossing_.messages.size()); number-- > 0;) {
+      const Message& m = message(number);
+      if (m.to != stage_) {
+        continue;
+      }
+      if (m.phase != Phase::kUpdate) {
+        early_[m.phase].push_back(number);
+        continue;
+      }
+      const auto behind = next.emplace(m.from, step_.ops().size()).first;
+      behind->second = std::min(behind->second, first_reader(m.value));
+      (behind->second == step_.ops().size() ? receives_last_ : receives_before_[behind->second])
+          .push_back(number);
+    }
+    std::reverse(receives_last_.begin(), receives_last_.end());
+    for (std::vector<int>& messages : receives_before_) {
+      std::reverse(messages.begin(), messages.end());
+    }
+    for (auto& [phase, messages] : early_) {
+      std::reverse(messages.begin(), messages.end());
+    }
+    enter_phase(Phase::kForward);
+  }
+
+  [[nodiscard]] std::size_t first_reader(ValueId value) const {
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const std::vector<ValueId>& inputs = step_.ops()[i].inputs;
+      if (crossing_.ops[index()][i] &&
+          std::find(inputs.begin(), inputs.end(), value) != inputs.end()) {
+        return i;
+      }
+    }
+    return step_.ops().size();
+  }
+
+  void enter_phase(Phase phase) {
+    for (const int message : std::exchange(early_[phase], {})) {
+      receive(message);
+    }
+  }
+
+  void receive(int number) {
+    const Message& m = message(number);
+    const ir::TensorType& type = step_.type(m.value);
+    ir::Op op;
+    op.name = "receive";
+    op.phase = m.phase;
+    op.attributes = {{"message", std::int64_t{number}},
+                     {"from", std::int64_t{m.from}},
+                     {"shape", type.shape},
+                     {"dtype", std::string(ir::dtype_name(type.dtype))}};
+    const OpId id = out_.graph.add_op(std::move(op), {type});
+    here_[m.value.index()] = out_.graph.op(id).outputs[0];
+    out_.op_of.emplace_back();
+    out_.value_of.push_back(m.value);
+  }
+
+  void copy_op(OpId original) {
+    const ir::Op& from = step_.op(original);
+    ir::Op op = from;
+    for (ValueId& input : op.inputs) {
+      input = here_[input.index()];
+    }
+    op.source = from.source.valid() ? ops_[from.source.index()] : OpId{};
+    std::vector<ir::TensorType> types;
+    for (const ValueId output : from.outputs) {
+      types.push_back(step_.type(output));
+    }
+    const OpId id = out_.graph.add_op(std::move(op), types);
+    ops_[original.index()] = id;
+    out_.op_of.push_back(original);
+    for (std::size_t r = 0; r < from.outputs.size(); ++r) {
+      const ValueId result = out_.graph.op(id).outputs[r];
+      here_[from.outputs[r].index()] = result;
+      out_.graph.value(result).name = step_.value(from.outputs[r]).name;
+      out_.value_of.push_back(from.outputs[r]);
+    }
+    for (const ValueId output : from.outputs) {
+      for (const int number : crossing_.messages_of[output.index()]) {
+        if (message(number).from == stage_) {
+          send(number);
+        }
+      }
+    }
+  }
+
+  void send(int number) {
+    const Message& m = message(number);
+    ir::Op op;
+    op.name = "send";
+    op.phase = m.phase;
+    op.inputs = {here_[m.value.index()]};
+    op.attributes = {{"message", std::int64_t{number}}, {"to", std::int64_t{m.to}}};
+    out_.graph.add_op(std::move(op), {});
+    out_.op_of.emplace_back();
+  }
+
+  void finish() {
+    const ValueId loss = step_.outputs.front();
+    if (placement_.stage(step_.value(loss).producer) == stage_) {
+      out_.graph.outputs = {here_[loss.index()]};
+    }
+    for (const ir::Write& write : step_.writes) {
+      if (here_[write.target.index()].valid() && here_[write.value.index()].valid()) {
+        out_.graph.writes.push_back({here_[write.target.index()], here_[write.value.index()]});
+      }
+    }
+    for (const ir::Write& gradient : step_.gradients) {
+      const bool elsewhere = step_.value(gradient.target).kind == ValueKind::kParameter &&
+                             placement_.owner(gradient.target) != stage_;
+      if (!elsewhere && here_[gradient.target.index()].valid() &&
+          here_[gradient.value.index()].valid()) {
+        out_.graph.gradients.push_back(
+            {here_[gradient.target.index()], here_[gradient.value.index()]});
+      }
+    }
+  }
+
+  const ir::Graph& step_;
+  const Placement& placement_;
+  const Crossing& crossing_;
+  int stage_;
+  Stage out_;
+  std::vector<ValueId> here_;                ///< by value of the step
+  std::vector<OpId> ops_;                    ///< by op of the step
+  std::map<Phase, std::vector<int>> early_;  ///< messages of phases that have not begun
+  std::vector<std::vector<int>> receives_before_;
+  std::vector<int> receives_last_;
+};
+
+Result<int> count_stages(const ir::Graph& step, const std::vector<int>& forward_stage) {
+  if (forward_stage.size() != step.ops().size()) {
+    return invalid_input(
+        fmt::format("{} ops have a stage, of {}", forward_stage.size(), step.ops().size()),
+        "pipeline");
+  }
+  std::vector<bool> there;
+  for (std::size_t i = 0; i < forward_stage.size(); ++i) {
+    if (step.ops()[i].phase != Phase::kForward) {
+      continue;
+    }
+    if (forward_stage[i] < 0 || static_cast<std::size_t>(forward_stage[i]) >= step.ops().size()) {
+      return invalid_input(fmt::format("stage {} does not exist", forward_stage[i]),
+                           ops::describe(step.ops()[i]));
+    }
+    const auto stage = static_cast<std::size_t>(forward_stage[i]);
+    there.resize(std::max(there.size(), stage + 1), false);
+    there[stage] = true;
+  }
+  const auto missing = std::find(there.begin(), there.end(), false);
+  if (missing != there.end()) {
+    return invalid_input(fmt::format("stage {} has no op", missing - there.begin()), "pipeline");
+  }
+  return static_cast<int>(there.size());
+}
+
+}  // namespace
+
+Result<StagedStep> split_into_stages(const ir::Graph& step, const std::vector<int>& forward_stage) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const int count, count_stages(step, forward_stage));
+  Placement placement(step, forward_stage);
+  SHARDPLAN_RETURN_IF_ERROR(placement.run());
+  SHARDPLAN_ASSIGN_OR_RETURN(const Crossing crossing, Planner(step, placement, count).run());
+  StagedStep out;
+  out.messages = crossing.messages;
+  for (int stage = 0; stage < count; ++stage) {
+    SHARDPLAN_ASSIGN_OR_RETURN(Stage made, StageBuilder(step, placement, crossing, stage).run());
+    out.stages.push_back(std::move(made));
+  }
+  return out;
+}
+
+}  // namespace shardplan::training

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <vector>
+
+#include "shardplan/ir/graph.h"
+#include "shardplan/support/result.h"
+
+namespace shardplan::training {
+
+/// A value that one stage makes and another one reads. In the graph of `from` an op `send` follows
+/// its producer; in the graph of `to` an op `receive` stands for it. Messages of one phase and one
+/// pair of stages are sent and received in the order of their numbers (the attribute "message").
+struct Message {
+  int from = 0;
+  int to = 0;
+  ir::Phase phase = ir::Phase::kForward;
+  ir::ValueId value{};  ///< of the step
+};
+
+/// A training step of its own: the ops of one pipeline stage, in the order of the step, on
+/// parameters and states of its own. outputs[0] is the loss in the stage that has it; the others
+/// have no outputs.
+struct Stage {
+  ir::Graph graph{};
+  std::vector<ir::OpId> op_of{};        ///< by op: that of the step; invalid: send and receive
+  std::vector<ir::ValueId> value_of{};  ///< by value: that of the step
+};
+
+struct StagedStep {
+  std::vector<Stage> stages{};
+  std::vector<Message> messages{};
+};
+
+/// Cuts a training step into pipeline stages. `forward_stage` has the stage of every op of the step
+/// (of forward ops; others are not looked at); stages are 0 .. the largest.
+///
+/// - An op that depends on no parameter (masks, positions, counts of tokens) is in every stage that
+///   needs it, whatever its stage in the list: inputs are on every stage.
+/// - Backward ops are in the stage of their forward op. A parameter that several stages read
+/// belongs
+///   to the first of them, which sums its gradients and updates it, and then sends the new weight
+///   to the others.
+/// - Update ops are where the parameter is. The norm of all gradients goes through the stages by
+///   messages; the counter of steps is everywhere.
+/// - In the forward and backward phases a stage receives before its first op of the phase.
+///
+/// Errors: a list of another length, an empty stage, a forward op that needs a value of a later
+/// stage, a buffer that one stage writes and another one reads. O(graph · stages).
+[[nodiscard]] Result<StagedStep> split_into_stages(const ir::Graph& step,
+                                                   const std::vector<int>& forward_stage);
+
+}  // namespace shardplan::training
