@@ -73,7 +73,9 @@ void insert_frees(Program& program, const Keeps& keeps) {
   for (const Resident& gradient : program.kept_gradients) {
     last_use[program.root(gradient.local).index()] = kNever;
   }
-  last_use[program.root(program.loss).index()] = kNever;
+  if (program.loss.valid()) {
+    last_use[program.root(program.loss).index()] = kNever;
+  }
   for (const std::vector<Step>* steps : {&program.microbatch, &program.update}) {
     for (const Step& step : *steps) {
       if (step.kind == StepKind::kWrite) {

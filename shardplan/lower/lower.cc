@@ -418,6 +418,9 @@ class Lowering {
   }
 
   Status find_loss() {
+    if (step_.outputs.empty()) {
+      return {};  // a pipeline stage without the loss
+    }
     const ValueId loss = step_.outputs.front();
     phase_ = Phase::kBackward;
     const OpId producer = step_.value(loss).producer;

@@ -194,10 +194,11 @@ class Section {
         continue;
       }
       const bool frees = reads && now.kind == StepKind::kFree && touches(now.inputs, read);
-      const bool conflict = touches(now.inputs, made) || touches(now.outputs, made) ||
-                            (reads && touches(now.outputs, read)) ||
-                            (reads && now.kind == StepKind::kWrite && touches(now.inputs, read)) ||
-                            (k == loss_at_ && made == program_.root(program_.loss));
+      const bool conflict =
+          touches(now.inputs, made) || touches(now.outputs, made) ||
+          (reads && touches(now.outputs, read)) ||
+          (reads && now.kind == StepKind::kWrite && touches(now.inputs, read)) ||
+          (k == loss_at_ && program_.loss.valid() && made == program_.root(program_.loss));
       const Bytes more = frees ? program_.value(read).type.bytes() : 0;
       const Bytes bytes =
           live_[k] + (k < i ? ahead : 0) + kept + more + std::max(reserved_[k], step.workspace);

@@ -87,7 +87,9 @@ struct Program {
   std::vector<Resident> residents{};
   std::vector<Step> microbatch{};
   std::vector<Step> update{};
-  LocalId loss{};  ///< replicated scalar, one for each microbatch; the step's loss is their mean
+  /// Replicated scalar, one for each microbatch; the step's loss is their mean. Invalid in a
+  /// pipeline stage that does not have it.
+  LocalId loss{};
   /// Gradients (before clipping, no partial sums) by parameter, when lower() was asked to keep
   /// them: their storage is not freed within the step.
   std::vector<Resident> kept_gradients{};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,17 @@ struct Binding {
   bool operator==(const Binding&) const = default;
 };
 
+struct Plan;
+
+/// The cut of a step into stages, each with a plan of its own.
+struct Pipeline {
+  std::string schedule{};       ///< lower/schedule.h
+  int devices = 1;              ///< groups of devices that share the stages
+  std::vector<int> stage_of{};  ///< by OpId of the step: the stage of forward ops; others are 0
+  /// Of the stages' own steps (training/stages.h), on the devices of one group.
+  std::vector<Plan> stages{};
+};
+
 /// Who computes which piece of which tensor: a strategy for every op of the training step, a layout
 /// for every value that lives across ops of a step (parameters, states, buffers, inputs), and what
 /// is recomputed. Holds ids into the step graph with hash `graph_hash`, no pointers.
@@ -71,6 +83,9 @@ struct Plan {
   /// Of graph inputs that are no constants; replicated where there is no entry.
   std::map<ir::ValueId, sharding::ShardingSpec> layouts{};
   std::vector<RecomputedBlock> recompute{};  ///< the blocks that are not kept whole
+  /// With a pipeline, the stages' plans say what else would stand here: the mesh, strategies,
+  /// layouts and what is recomputed are then theirs, and empty here.
+  std::optional<Pipeline> pipeline{};
   Prediction prediction{};
 };
 

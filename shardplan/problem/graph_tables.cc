@@ -87,7 +87,9 @@ void GraphTables::find_ends() {
   // The loss is read after the backward pass, and stays.
   backward_end_.fill(std::vector<Moment>(values, -1));
   for (auto& ends : backward_end_) {
-    ends[step_.outputs.front().index()] = std::numeric_limits<Moment>::max();
+    for (const ValueId output : step_.outputs) {
+      ends[output.index()] = std::numeric_limits<Moment>::max();
+    }
   }
   const auto later = [](Moment& end, Moment moment) { end = std::max(end, moment); };
   for (std::size_t i = step_.ops().size(); i-- > 0;) {

@@ -255,7 +255,7 @@ bool NodeTypes::complete(const IntraOpNode& node,
       std::vector<ShardingSpec>& there = made[op.outputs[r].value];
       there = {layouts->results[r]};
       // The loss is read whole.
-      if (op.outputs[r] == step_.outputs.front() &&
+      if (!step_.outputs.empty() && op.outputs[r] == step_.outputs.front() &&
           !change(op.outputs[r], ShardingSpec{}, node.members[m], there, choice)) {
         return false;
       }

@@ -153,7 +153,10 @@ class Walk {
 
   /// What lives on after a step: residents, the loss, gradients that were asked for.
   [[nodiscard]] Status check_rest() const {
-    std::set<LocalId> owned{program_.root(program_.loss)};
+    std::set<LocalId> owned;
+    if (program_.loss.valid()) {
+      owned.insert(program_.root(program_.loss));
+    }
     for (const lower::Resident& resident : program_.residents) {
       owned.insert(program_.root(resident.local));
     }
