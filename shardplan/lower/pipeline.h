@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <vector>
 
@@ -39,6 +41,11 @@ struct PipelineProgram {
     return first_rank[static_cast<std::size_t>(device_of(stage))];
   }
   [[nodiscard]] int device_of_rank(std::int64_t rank) const;
+  /// Tasks whose messages may wait in the channel of a link: the schedule's for neighbours, as many
+  /// times more as there are stages between.
+  [[nodiscard]] std::int64_t room(const Link& link) const {
+    return schedule.channel_capacity * std::max(1, std::abs(link.to - link.from));
+  }
 };
 
 /// The first step of Program::microbatch that belongs to the backward pass.

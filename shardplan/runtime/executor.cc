@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/runtime/collectives.h"
 #include "shardplan/runtime/initial.h"
@@ -20,9 +21,12 @@ using lower::Step;
 using lower::StepKind;
 
 Executor::Executor(const ExecutorSetup& setup)
-    : step_(setup.step),
+    : memory_(setup.memory != nullptr ? *setup.memory : own_memory_),
+      step_(setup.step),
       program_(setup.program),
       rank_(setup.rank),
+      first_rank_(setup.first_rank),
+      messenger_(setup.messenger),
       seed_(setup.seed),
       heartbeat_(setup.heartbeat) {}
 
@@ -35,10 +39,11 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
     const LocalId id(i);
     self.views_[self.program_.root(id).index()].push_back(id);
   }
-  SHARDPLAN_RETURN_IF_ERROR(self.prepare_groups(setup.groups));
+  SHARDPLAN_RETURN_IF_ERROR(self.prepare_groups(setup.groups, setup.group_purpose));
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.microbatch, self.microbatch_));
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.update, self.update_));
   self.find_gradient_ends();
+  self.backward_begin_ = lower::backward_begin(self.program_);
   self.reset_times();
   for (const std::vector<Step>* steps : {&self.program_.microbatch, &self.program_.update}) {
     if (std::any_of(steps->begin(), steps->end(), [](const Step& s) { return s.aside; })) {
@@ -50,21 +55,21 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   } catch (const std::exception& error) {
     return Error{ErrorCode::kRuntime,
                  std::string("weights cannot be set up: ") + error.what(),
-                 "rank " + std::to_string(self.rank_),
+                 "rank " + std::to_string(self.first_rank_ + self.rank_),
                  {}};
   }
   return made;
 }
 
-Status Executor::prepare_groups(GroupSource* groups) {
-  for (const Ranks& ranks : needed_groups(program_)) {
-    if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) {
+Status Executor::prepare_groups(GroupSource* groups, const std::string& purpose) {
+  for (const Ranks& ranks : needed_groups(program_, first_rank_)) {
+    if (std::find(ranks.begin(), ranks.end(), first_rank_ + rank_) == ranks.end()) {
       continue;
     }
     if (groups == nullptr) {
       return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
     }
-    SHARDPLAN_ASSIGN_OR_RETURN(groups_[ranks], groups->group(ranks));
+    SHARDPLAN_ASSIGN_OR_RETURN(groups_[ranks], groups->group(ranks, purpose));
     if (static_cast<std::int64_t>(ranks.size()) == program_.mesh.size()) {
       world_ = groups_[ranks];
     }
@@ -112,8 +117,12 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
     Prepared& made = prepared.emplace_back();
     if (step.kind == StepKind::kCompute) {
       const ir::Op& op = step_.op(step.op);
-      SHARDPLAN_RETURN_IF_ERROR(check_runnable(op));
-      made.kernel = find_kernel(op.name);
+      if (op.attributes.has("message")) {
+        made.message = static_cast<int>(op.attributes.integer("message"));
+      } else {
+        SHARDPLAN_RETURN_IF_ERROR(check_runnable(op));
+        made.kernel = find_kernel(op.name);
+      }
       made.positions = global_axes(step);
       for (const ops::Halo& halo : step.cut) {
         const LocalId operand = step.inputs[static_cast<std::size_t>(halo.input)];
@@ -125,6 +134,9 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
                step.collective.kind != sharding::CollectiveKind::kSlice) {
       Ranks ranks = program_.mesh.group(rank_, step.collective.axes);
       std::sort(ranks.begin(), ranks.end());
+      for (std::int64_t& member : ranks) {
+        member += first_rank_;
+      }
       made.group = groups_.at(ranks);
     }
     for (const LocalId output : step.outputs) {
@@ -159,6 +171,10 @@ void Executor::fill_residents() {
   const at::NoGradGuard no_grad;
   const MemoryScope scope(memory_);
   tensors_.resize(program_.values.size());
+  resident_root_.resize(program_.values.size(), false);
+  for (const lower::Resident& resident : program_.residents) {
+    resident_root_[resident.local.index()] = true;
+  }
   for (const lower::Resident& resident : program_.residents) {
     const sharding::ShardingSpec& spec = program_.value(resident.local).spec;
     if (step_.value(resident.global).kind != ir::ValueKind::kInput) {
@@ -328,14 +344,19 @@ Error Executor::failure(const Step& step, const std::string& what) const {
   }
   return Error{ErrorCode::kRuntime,
                doing + " failed: " + what.substr(0, what.find('\n')),
-               "rank " + std::to_string(rank_) + ", step " + std::to_string(steps_done_) + layer,
+               "rank " + std::to_string(first_rank_ + rank_) + ", step " +
+                   std::to_string(steps_done_) + layer,
                {}};
 }
 
 void Executor::run_instruction(const Step& step, const Prepared& prepared) {
   switch (step.kind) {
     case StepKind::kCompute:
-      run_compute(step, prepared);
+      if (prepared.message >= 0) {
+        run_message(step, prepared);
+      } else {
+        run_compute(step, prepared);
+      }
       break;
     case StepKind::kCollective:
       run_collective_step(step, prepared);
@@ -360,14 +381,14 @@ void Executor::reset_times() {
   times_.update.assign(program_.update.size(), 0);
 }
 
-Status Executor::run_section(const std::vector<Step>& steps,
-                             const std::vector<Prepared>& prepared,
-                             std::vector<Seconds>& times) {
+Status Executor::run_section(const Section& section, std::size_t begin, std::size_t end_of_part) {
   using Clock = std::chrono::steady_clock;
+  const auto& [steps, prepared, times] = section;
   Clock::time_point start = Clock::now();
-  for (std::size_t i = 0; i < steps.size(); ++i) {
+  for (std::size_t i = begin; i < end_of_part; ++i) {
     if (heartbeat_) {
-      heartbeat_(prepared[i].group != nullptr || steps[i].kind == StepKind::kWait);
+      heartbeat_(prepared[i].group != nullptr || prepared[i].message >= 0 ||
+                 steps[i].kind == StepKind::kWait);
     }
     try {
       run_instruction(steps[i], prepared[i]);
@@ -400,7 +421,7 @@ Result<double> Executor::run_microbatches(const InputSource& inputs) {
   return loss;
 }
 
-Result<double> Executor::forward_and_backward(const InputSource& inputs) {
+void Executor::begin_step() {
   const at::NoGradGuard no_grad;
   gradients_.clear();
   for (const lower::Resident& resident : program_.residents) {
@@ -408,22 +429,134 @@ Result<double> Executor::forward_and_backward(const InputSource& inputs) {
       tensor(resident.local).zero_();
     }
   }
+}
+
+Result<double> Executor::forward_and_backward(const InputSource& inputs) {
+  const at::NoGradGuard no_grad;
+  begin_step();
   double loss = 0;
   for (microbatch_number_ = 0; microbatch_number_ < program_.microbatches; ++microbatch_number_) {
     fill_inputs(inputs);
     const MemoryScope scope(memory_);
-    SHARDPLAN_RETURN_IF_ERROR(run_section(program_.microbatch, microbatch_, times_.microbatch));
+    SHARDPLAN_RETURN_IF_ERROR(run_section(
+        {program_.microbatch, microbatch_, times_.microbatch}, 0, program_.microbatch.size()));
     loss += tensor(program_.loss).item<double>();
   }
   return loss / static_cast<double>(program_.microbatches);
 }
 
+Status Executor::run_forward(const InputSource& inputs, std::int64_t microbatch) {
+  const at::NoGradGuard no_grad;
+  microbatch_number_ = microbatch;
+  fill_inputs(inputs);
+  const MemoryScope scope(memory_);
+  SHARDPLAN_RETURN_IF_ERROR(
+      run_section({program_.microbatch, microbatch_, times_.microbatch}, 0, backward_begin_));
+  keep(microbatch);
+  return {};
+}
+
+Result<double> Executor::run_backward(const InputSource& inputs, std::int64_t microbatch) {
+  const at::NoGradGuard no_grad;
+  microbatch_number_ = microbatch;
+  fill_inputs(inputs);
+  bring_back(microbatch);
+  const MemoryScope scope(memory_);
+  SHARDPLAN_RETURN_IF_ERROR(run_section({program_.microbatch, microbatch_, times_.microbatch},
+                                        backward_begin_,
+                                        program_.microbatch.size()));
+  return program_.loss.valid() ? tensor(program_.loss).item<double>() : 0.0;
+}
+
+/// Everything but residents and their views: the microbatch's own.
+void Executor::keep(std::int64_t microbatch) {
+  std::vector<at::Tensor>& kept = kept_[microbatch];
+  kept.resize(tensors_.size());
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!resident_root_[program_.root(LocalId(i)).index()]) {
+      kept[i] = std::exchange(tensors_[i], at::Tensor());
+    }
+  }
+}
+
+void Executor::bring_back(std::int64_t microbatch) {
+  const auto kept = kept_.find(microbatch);
+  SHARDPLAN_CHECK(kept != kept_.end()) << "microbatch " << microbatch << " is not in flight";
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!resident_root_[program_.root(LocalId(i)).index()]) {
+      tensors_[i] = std::move(kept->second[i]);
+    }
+  }
+  kept_.erase(kept);
+}
+
+void Executor::run_message(const Step& step, const Prepared& prepared) {
+  if (step.outputs.empty()) {
+    messenger_->send(prepared.message, tensor(step.inputs[0]));
+    return;
+  }
+  const ir::TensorType& type = prepared.results[0];
+  const at::Tensor into = at::empty(type.shape, at::TensorOptions(scalar_type(type.dtype)));
+  messenger_->receive(prepared.message, into);
+  tensor(step.outputs[0]) = into;
+}
+
 Status Executor::run_update() {
   const at::NoGradGuard no_grad;
   const MemoryScope scope(memory_);
-  SHARDPLAN_RETURN_IF_ERROR(run_section(program_.update, update_, times_.update));
+  SHARDPLAN_RETURN_IF_ERROR(
+      run_section({program_.update, update_, times_.update}, 0, program_.update.size()));
   ++steps_done_;
   return {};
+}
+
+std::map<std::string, Seconds> Executor::seconds_by_name() const {
+  std::map<std::string, Seconds> seconds;
+  const auto add = [&](const std::vector<Step>& steps, const std::vector<Seconds>& times) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      seconds[name_of(steps[i])] += times[i];
+    }
+  };
+  add(program_.microbatch, times_.microbatch);
+  add(program_.update, times_.update);
+  return seconds;
+}
+
+std::string Executor::name_of(const Step& step) const {
+  switch (step.kind) {
+    case StepKind::kCompute:
+      return step_.op(step.op).name;
+    case StepKind::kCollective:
+      return std::string(sharding::collective_name(step.collective.kind));
+    case StepKind::kFree:
+      return "free";
+    case StepKind::kWrite:
+      return "write";
+    case StepKind::kWait:
+      return "wait";
+  }
+  return {};
+}
+
+std::vector<LocatedPart> Executor::parameters() const {
+  std::vector<LocatedPart> parts;
+  for (const lower::Resident& resident : program_.residents) {
+    if (step_.value(resident.global).kind == ir::ValueKind::kParameter) {
+      parts.push_back({resident.global,
+                       {tensors_[resident.local.index()], program_.value(resident.local).spec},
+                       &program_.mesh,
+                       first_rank_});
+    }
+  }
+  return parts;
+}
+
+std::vector<LocatedPart> Executor::trained_gradients() const {
+  std::vector<LocatedPart> parts;
+  for (const auto& [parameter, part] : gradients_) {
+    parts.push_back({parameter, part, &program_.mesh, first_rank_});
+  }
+  return parts;
 }
 
 std::map<ir::ValueId, Executor::Part> Executor::gradients_before_update() const {

@@ -14,30 +14,31 @@
 #include "shardplan/runtime/background.h"
 #include "shardplan/runtime/groups.h"
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/messages.h"
+#include "shardplan/runtime/trainer.h"
 #include "shardplan/support/result.h"
 
 namespace shardplan::runtime {
 
-/// Told before every instruction whether it waits for other ranks (a collective).
-using Heartbeat = std::function<void(bool waiting)>;
-
-/// The whole content (all ranks') of a user input for one microbatch.
-using InputSource = std::function<at::Tensor(ir::ValueId input, std::int64_t microbatch)>;
-
 struct ExecutorSetup {
   const ir::Graph& step;          ///< must outlive the executor
   const lower::Program& program;  ///< must outlive the executor
-  std::int64_t rank = 0;
+  std::int64_t rank = 0;          ///< in the program's mesh
   std::uint64_t seed = 0;
   GroupSource* groups = nullptr;  ///< used in create() only; may be null when no group is needed
   Heartbeat heartbeat{};
+  // Of a pipeline stage:
+  std::string group_purpose{};      ///< of the stage's own groups
+  std::int64_t first_rank = 0;      ///< of the mesh, among all ranks
+  Messenger* messenger = nullptr;   ///< for its ops send and receive; must outlive the executor
+  MemoryCounter* memory = nullptr;  ///< shared with other stages; null: one of its own
 };
 
 /// One rank that executes a lowered program, one training step after the other, on libtorch's CPU
 /// kernels. Holds only its own parts of the residents. Tensors are freed exactly where the program
 /// says, and every tensor of a step is charged to `memory()`. Collectives that the program puts
 /// aside are carried out by a thread of the executor's own.
-class Executor {
+class Executor final : public Trainer {
  public:
   /// Makes the groups (all ranks together) and the first content of the residents. Errors: an op
   /// without a kernel, ranks that do not meet.
@@ -45,17 +46,19 @@ class Executor {
 
   /// Runs a whole step: every microbatch, then the update. Returns the step's loss. Errors name the
   /// rank, the op and its layer. After an error the executor must not be used again.
-  Result<double> run_step(const InputSource& inputs);
+  Result<double> run_step(const InputSource& inputs) override;
   /// The two halves of run_step: forward and backward of every microbatch (returns the loss), and
   /// the update.
   Result<double> run_microbatches(const InputSource& inputs);
   Status run_update();
+  /// The pieces of run_microbatches, for one microbatch of several that are in flight: what the
+  /// forward pass leaves for the backward pass is kept under the microbatch's number.
+  void begin_step();
+  Status run_forward(const InputSource& inputs, std::int64_t microbatch);
+  /// Returns the microbatch's loss; 0 in a stage that does not have it.
+  Result<double> run_backward(const InputSource& inputs, std::int64_t microbatch);
 
-  /// Parameters, buffers and states by graph value: this rank's part and its layout.
-  struct Part {
-    at::Tensor tensor;
-    sharding::ShardingSpec spec;
-  };
+  using Part = runtime::Part;
   [[nodiscard]] Part resident(ir::ValueId value) const;
   /// Overwrites this rank's part with its part of `full`.
   void set_resident(ir::ValueId value, const at::Tensor& full);
@@ -65,16 +68,12 @@ class Executor {
   /// The same between run_microbatches and run_update: the tensors that the update will read.
   [[nodiscard]] std::map<ir::ValueId, Part> gradients_before_update() const;
 
-  [[nodiscard]] const MemoryCounter& memory() const { return memory_; }
-  void reset_peak() { memory_.reset_peak(); }
-  /// Seconds that this rank spent in every instruction of a section, by its place there, summed
-  /// over all calls since the last reset.
-  struct Times {
-    std::vector<Seconds> microbatch{};
-    std::vector<Seconds> update{};
-  };
-  [[nodiscard]] const Times& times() const { return times_; }
-  void reset_times();
+  [[nodiscard]] std::vector<LocatedPart> parameters() const override;
+  [[nodiscard]] std::vector<LocatedPart> trained_gradients() const override;
+  [[nodiscard]] const MemoryCounter& memory() const override { return memory_; }
+  void reset_peak() override { memory_.reset_peak(); }
+  [[nodiscard]] std::map<std::string, Seconds> seconds_by_name() const override;
+  void reset_times() override;
   [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
   /// Goes on as after so many steps from this seed: all that random numbers depend on.
@@ -83,10 +82,10 @@ class Executor {
     seed_ = seed;
   }
   /// Whether a step failed because another rank is gone or does not answer.
-  [[nodiscard]] bool lost_a_peer() const { return lost_a_peer_; }
-  /// The group of all ranks; null when there is one rank.
-  [[nodiscard]] Group* world() const { return world_.get(); }
-  [[nodiscard]] std::int64_t rank() const { return rank_; }
+  [[nodiscard]] bool lost_a_peer() const override { return lost_a_peer_; }
+  [[nodiscard]] Group* world() const override { return world_.get(); }
+  [[nodiscard]] std::int64_t rank() const override { return rank_; }
+  [[nodiscard]] std::int64_t ranks() const override { return program_.mesh.size(); }
   [[nodiscard]] const lower::Program& program() const { return program_; }
   /// All ranks' parts put together, on every rank. All ranks must call. Temporary: the world's
   /// parts once more.
@@ -97,7 +96,8 @@ class Executor {
 
   /// What a step of the program needs, found once.
   struct Prepared {
-    Kernel kernel = nullptr;
+    Kernel kernel = nullptr;                ///< null: a send or a receive
+    int message = -1;                       ///< of these
     std::vector<ir::TensorType> results{};  ///< of this rank's parts
     bool nothing = false;  ///< an uneven cut leaves this rank no elements along an axis of the op
     std::vector<GlobalAxis> positions{};
@@ -105,7 +105,7 @@ class Executor {
     std::shared_ptr<Group> group{};
     std::vector<lower::LocalId> last_uses{};  ///< kept gradients that are not read after this
   };
-  Status prepare_groups(GroupSource* groups);
+  Status prepare_groups(GroupSource* groups, const std::string& purpose);
   Status prepare(const std::vector<lower::Step>& steps, std::vector<Prepared>& prepared);
   /// Type of this rank's part of a value.
   [[nodiscard]] ir::TensorType part_type(lower::LocalId id) const;
@@ -116,9 +116,15 @@ class Executor {
 
   /// May leave collectives in flight that the update waits for.
   Result<double> forward_and_backward(const InputSource& inputs);
-  Status run_section(const std::vector<lower::Step>& steps,
-                     const std::vector<Prepared>& prepared,
-                     std::vector<Seconds>& times);
+  struct Section {
+    const std::vector<lower::Step>& steps;
+    const std::vector<Prepared>& prepared;
+    std::vector<Seconds>& times;
+  };
+  Status run_section(const Section& section, std::size_t begin, std::size_t end);
+  void run_message(const lower::Step& step, const Prepared& prepared);
+  void keep(std::int64_t microbatch);
+  void bring_back(std::int64_t microbatch);
   void run_instruction(const lower::Step& step, const Prepared& prepared);
   void run_compute(const lower::Step& step, const Prepared& prepared);
   void run_collective_step(const lower::Step& step, const Prepared& prepared);
@@ -131,13 +137,17 @@ class Executor {
   void write(lower::LocalId target, lower::LocalId value);
   void keep_gradient(lower::LocalId local);
   void fill_inputs(const InputSource& inputs);
+  [[nodiscard]] std::string name_of(const lower::Step& step) const;
   [[nodiscard]] Error failure(const lower::Step& step, const std::string& what) const;
   [[nodiscard]] at::Tensor& tensor(lower::LocalId id) { return tensors_[id.index()]; }
 
-  MemoryCounter memory_{};  // first: outlives the tensors
+  MemoryCounter own_memory_{};  // first: outlives the tensors
+  MemoryCounter& memory_;
   const ir::Graph& step_;
   const lower::Program& program_;
   std::int64_t rank_;
+  std::int64_t first_rank_;
+  Messenger* messenger_;
   std::uint64_t seed_;
   Heartbeat heartbeat_;
   std::map<Ranks, std::shared_ptr<Group>> groups_{};
@@ -147,7 +157,14 @@ class Executor {
   std::vector<std::vector<lower::LocalId>> views_{};  ///< by root: it and all its views
   std::vector<at::Tensor> tensors_{};                 ///< by LocalId
   std::map<ir::ValueId, Part> gradients_{};
-  Times times_{};
+  struct Times {
+    std::vector<Seconds> microbatch{};
+    std::vector<Seconds> update{};
+  };
+  Times times_{};  ///< of every instruction, summed over all calls since the last reset
+  std::size_t backward_begin_ = 0;
+  std::vector<bool> resident_root_{};                       ///< by local
+  std::map<std::int64_t, std::vector<at::Tensor>> kept_{};  ///< by microbatch in flight
   bool lost_a_peer_ = false;
   /// Collectives that have not been waited for, in program order. Their workspace is charged from
   /// the start to the wait, the largest for all, since one is carried out at a time.

@@ -99,8 +99,8 @@ class GlooGroups final : public GroupSource {
              Seconds timeout)
       : store_(std::move(store)), host_(std::move(host)), rank_(rank), timeout_(timeout) {}
 
-  Result<std::shared_ptr<Group>> group(const Ranks& ranks) override {
-    std::string name = "shardplan";
+  Result<std::shared_ptr<Group>> group(const Ranks& ranks, const std::string& purpose) override {
+    std::string name = "shardplan" + purpose;
     for (const std::int64_t rank : ranks) {
       name += "/" + std::to_string(rank);
     }
@@ -140,7 +140,10 @@ class GivenGroups final : public GroupSource {
  public:
   explicit GivenGroups(std::map<Ranks, std::shared_ptr<Group>> groups)
       : groups_(std::move(groups)) {}
-  Result<std::shared_ptr<Group>> group(const Ranks& ranks) override {
+  Result<std::shared_ptr<Group>> group(const Ranks& ranks, const std::string& purpose) override {
+    if (!purpose.empty()) {
+      return Error{ErrorCode::kRuntime, "no process group was given for " + purpose, {}, {}};
+    }
     const auto found = groups_.find(ranks);
     if (found == groups_.end()) {
       return Error{ErrorCode::kRuntime, "no process group was given for these ranks", {}, {}};
@@ -200,7 +203,7 @@ std::vector<std::unique_ptr<GroupSource>> thread_groups(std::int64_t count,
   return sources;
 }
 
-std::vector<Ranks> needed_groups(const lower::Program& program) {
+std::vector<Ranks> needed_groups(const lower::Program& program, std::int64_t first_rank) {
   std::set<std::vector<int>> axes;
   for (const std::vector<lower::Step>* section : {&program.microbatch, &program.update}) {
     for (const lower::Step& step : *section) {
@@ -215,10 +218,13 @@ std::vector<Ranks> needed_groups(const lower::Program& program) {
   std::set<Ranks> groups;
   Ranks world;
   for (std::int64_t rank = 0; rank < program.mesh.size(); ++rank) {
-    world.push_back(rank);
+    world.push_back(first_rank + rank);
     for (const std::vector<int>& span : axes) {
       Ranks ranks = program.mesh.group(rank, span);
       std::sort(ranks.begin(), ranks.end());
+      for (std::int64_t& member : ranks) {
+        member += first_rank;
+      }
       groups.insert(std::move(ranks));
     }
   }

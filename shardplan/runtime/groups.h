@@ -79,8 +79,10 @@ class GroupSource {
   GroupSource(GroupSource&&) = delete;
   GroupSource& operator=(GroupSource&&) = delete;
   virtual ~GroupSource() = default;
-  /// The group of these ranks (ascending, this rank among them).
-  virtual Result<std::shared_ptr<Group>> group(const Ranks& ranks) = 0;
+  /// The group of these ranks (ascending, this rank among them). Groups for other purposes are
+  /// other groups, whose calls may go on at the same time.
+  virtual Result<std::shared_ptr<Group>> group(const Ranks& ranks,
+                                               const std::string& purpose = {}) = 0;
 };
 
 /// Where the processes of a run meet.
@@ -109,7 +111,9 @@ struct Rendezvous {
     std::map<Ranks, std::shared_ptr<Group>> groups);
 
 /// All rank lists (ascending, more than one rank) over which the program communicates, over all
-/// ranks of its mesh, and the whole world. Every rank must make them in this order.
-[[nodiscard]] std::vector<Ranks> needed_groups(const lower::Program& program);
+/// ranks of its mesh, and the whole world; the first rank of the mesh is `first_rank`. Every rank
+/// must make them in this order.
+[[nodiscard]] std::vector<Ranks> needed_groups(const lower::Program& program,
+                                               std::int64_t first_rank = 0);
 
 }  // namespace shardplan::runtime

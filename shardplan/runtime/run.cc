@@ -18,6 +18,7 @@
 #include "shardplan/runtime/heartbeat.h"
 #include "shardplan/runtime/initial.h"
 #include "shardplan/runtime/launch.h"
+#include "shardplan/runtime/pipeline.h"
 #include "shardplan/runtime/runtime.h"
 #include "shardplan/runtime/verify.h"
 #include "shardplan/training/microbatch.h"
@@ -39,25 +40,26 @@ int integer_variable(const char* name, int fallback) {
 /// All microbatches of one step, made before the clock starts.
 class StepInputs {
  public:
-  StepInputs(const ir::Graph& step, const lower::Program& program, std::uint64_t seed)
-      : step_(step), program_(program), bounds_(lookup_bounds(step)), seed_(seed) {}
+  StepInputs(const ir::Graph& step, std::uint64_t seed)
+      : step_(step), bounds_(lookup_bounds(step)), seed_(seed) {}
 
   void make(std::int64_t step_number) {
     made_.clear();
-    for (const lower::Resident& resident : program_.residents) {
-      const ir::Value& value = step_.value(resident.global);
+    for (std::size_t i = 0; i < step_.values().size(); ++i) {
+      const ir::ValueId id(i);
+      const ir::Value& value = step_.value(id);
       if (value.kind != ir::ValueKind::kInput) {
         continue;
       }
       if (const auto parts = training::input_of_whole_batch(value.name)) {
         const at::Tensor whole = whole_batch(step_.find_input(*parts), step_number);
-        for (std::int64_t m = 0; m < program_.microbatches; ++m) {
-          made_[{resident.global, m}] = whole;
+        for (std::int64_t m = 0; m < step_.microbatches; ++m) {
+          made_[{id, m}] = whole;
         }
         continue;
       }
-      for (std::int64_t m = 0; m < program_.microbatches; ++m) {
-        made_[{resident.global, m}] = draw(resident.global, step_number, m);
+      for (std::int64_t m = 0; m < step_.microbatches; ++m) {
+        made_[{id, m}] = draw(id, step_number, m);
       }
     }
   }
@@ -75,14 +77,13 @@ class StepInputs {
   }
   [[nodiscard]] at::Tensor whole_batch(ir::ValueId input, std::int64_t step_number) const {
     std::vector<at::Tensor> parts;
-    for (std::int64_t m = 0; m < program_.microbatches; ++m) {
+    for (std::int64_t m = 0; m < step_.microbatches; ++m) {
       parts.push_back(draw(input, step_number, m));
     }
     return at::cat(parts);
   }
 
   const ir::Graph& step_;
-  const lower::Program& program_;
   std::vector<std::int64_t> bounds_;
   std::uint64_t seed_;
   std::map<std::pair<ir::ValueId, std::int64_t>, at::Tensor> made_{};
@@ -104,10 +105,10 @@ Result<std::unique_ptr<GroupSource>> meet(const RankInfo& rank,
 }
 
 /// One number of every rank, on all ranks.
-std::vector<std::int64_t> gather_numbers(const Executor& run, std::int64_t mine) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(run.program().mesh.size()), mine);
+std::vector<std::int64_t> gather_numbers(const Trainer& run, std::int64_t mine) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(run.ranks()), mine);
   if (run.world() != nullptr) {
-    const at::Tensor numbers = at::empty({run.program().mesh.size()}, at::TensorOptions(at::kLong));
+    const at::Tensor numbers = at::empty({run.ranks()}, at::TensorOptions(at::kLong));
     all_gather_into(
         *run.world(), numbers, at::empty({1}, at::TensorOptions(at::kLong)).fill_(mine));
     std::memcpy(all.data(), numbers.const_data_ptr(), numbers.nbytes());
@@ -127,17 +128,15 @@ Seconds median_after_first(std::vector<Seconds> seconds) {
 class RankRun {
  public:
   RankRun(const ir::Graph& step,
-          const lower::Program& program,
           const RunOptions& options,
           const Control& control,
-          Executor& executor,
+          Trainer& trainer,
           Verifier* verifier)
       : options_(options),
         control_(control),
-        executor_(executor),
+        trainer_(trainer),
         verifier_(verifier),
-        step_(step),
-        inputs_(step, program, options.seed) {}
+        inputs_(step, options.seed) {}
 
   Status run(RunReport& report) {
     std::vector<Seconds> seconds;
@@ -149,66 +148,42 @@ class RankRun {
         return Error{ErrorCode::kRuntime, "interrupted", "step " + std::to_string(step + 1), {}};
       }
       inputs_.make(step);
-      if (executor_.world() != nullptr) {
-        executor_.world()->barrier();
+      if (trainer_.world() != nullptr) {
+        trainer_.world()->barrier();
       }
-      executor_.reset_peak();
+      trainer_.reset_peak();
       if (step == 1) {
-        executor_.reset_times();
+        trainer_.reset_times();
       }
       const Clock::time_point start = Clock::now();
-      SHARDPLAN_ASSIGN_OR_RETURN(const double loss, executor_.run_step(inputs_.source()));
+      SHARDPLAN_ASSIGN_OR_RETURN(const double loss, trainer_.run_step(inputs_.source()));
       seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-      peak = std::max(peak, executor_.memory().peak());
+      peak = std::max(peak, trainer_.memory().peak());
       report.losses.push_back(loss);
       if (verifier_ != nullptr) {
-        SHARDPLAN_RETURN_IF_ERROR(verifier_->compare_step(executor_, loss, inputs_.source()));
+        SHARDPLAN_RETURN_IF_ERROR(verifier_->compare_step(trainer_, loss, inputs_.source()));
       }
     }
     report.measured_step_seconds = median_after_first(seconds);
-    add_times(executor_.program().microbatch, executor_.times().microbatch, report);
-    add_times(executor_.program().update, executor_.times().update, report);
+    const double counted = std::max(1, options_.steps - 1);
+    for (const auto& [name, total] : trainer_.seconds_by_name()) {
+      report.seconds_by_name[name] = total / counted;
+    }
     report.step_seconds = std::move(seconds);
-    report.measured_peak_bytes = gather_numbers(executor_, peak);
+    report.measured_peak_bytes = gather_numbers(trainer_, peak);
     constexpr double kNanosecond = 1e-9;
     for (const std::int64_t nanoseconds :
-         gather_numbers(executor_, std::llround(report.measured_step_seconds / kNanosecond))) {
+         gather_numbers(trainer_, std::llround(report.measured_step_seconds / kNanosecond))) {
       report.measured_rank_seconds.push_back(static_cast<double>(nanoseconds) * kNanosecond);
     }
     return {};
   }
 
  private:
-  [[nodiscard]] std::string name_of(const lower::Step& step) const {
-    switch (step.kind) {
-      case lower::StepKind::kCompute:
-        return step_.op(step.op).name;
-      case lower::StepKind::kCollective:
-        return std::string(sharding::collective_name(step.collective.kind));
-      case lower::StepKind::kFree:
-        return "free";
-      case lower::StepKind::kWrite:
-        return "write";
-      case lower::StepKind::kWait:
-        return "wait";
-    }
-    return {};
-  }
-
-  void add_times(const std::vector<lower::Step>& steps,
-                 const std::vector<Seconds>& times,
-                 RunReport& report) const {
-    const double count = std::max(1, options_.steps - 1);
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      report.seconds_by_name[name_of(steps[i])] += times[i] / count;
-    }
-  }
-
   const RunOptions& options_;
   const Control& control_;
-  Executor& executor_;
+  Trainer& trainer_;
   Verifier* verifier_;
-  const ir::Graph& step_;
   StepInputs inputs_;
 };
 
@@ -218,22 +193,21 @@ Status train_and_compare(const ir::Graph& step,
                          const RunOptions& options,
                          const Control& control,
                          const Heartbeat& heartbeat,
-                         Executor& executor,
+                         Trainer& trainer,
                          RunReport& report) {
   std::unique_ptr<Verifier> verifier;
   if (options.verify) {
     SHARDPLAN_ASSIGN_OR_RETURN(
-        verifier, Verifier::create(step, plan, executor.rank(), options.seed, heartbeat));
+        verifier, Verifier::create(step, plan, trainer.rank(), options.seed, heartbeat));
   }
   heartbeat(true);  // in the barrier before the first step
-  SHARDPLAN_RETURN_IF_ERROR(
-      RankRun(step, executor.program(), options, control, executor, verifier.get()).run(report));
+  SHARDPLAN_RETURN_IF_ERROR(RankRun(step, options, control, trainer, verifier.get()).run(report));
   if (verifier != nullptr) {
     report.max_relative_error = verifier->worst().relative;
     report.worst_tensor = verifier->worst().where;
     report.reference_losses = verifier->reference_losses();
     const bool equal = !(report.max_relative_error > tolerance(step));
-    report.ok = gather_numbers(executor, equal ? 1 : 0)[0] == 1;
+    report.ok = gather_numbers(trainer, equal ? 1 : 0)[0] == 1;
   }
   return {};
 }
@@ -249,14 +223,21 @@ std::optional<RankInfo> rank_from_environment() {
   return RankInfo{integer_variable("RANK", 0), integer_variable("WORLD_SIZE", 1)};
 }
 
-Result<RunReport> run_rank(const ir::Graph& step,
-                           const plan::Plan& plan,
-                           const lower::Program& program,
-                           const RankInfo& rank,
-                           const RunOptions& options,
-                           const Control& control) {
-  if (rank.world_size != program.mesh.size()) {
-    return invalid_input("the plan needs " + std::to_string(program.mesh.size()) + " ranks, not " +
+namespace {
+
+/// Makes this rank's trainer, with groups from there and a heartbeat.
+using MakeTrainer = std::function<Result<std::unique_ptr<Trainer>>(GroupSource* groups,
+                                                                   const Heartbeat& heartbeat)>;
+
+Result<RunReport> run_ranks(const ir::Graph& step,
+                            const plan::Plan& plan,
+                            std::int64_t ranks,
+                            const MakeTrainer& make,
+                            const RankInfo& rank,
+                            const RunOptions& options,
+                            const Control& control) {
+  if (rank.world_size != ranks) {
+    return invalid_input("the plan needs " + std::to_string(ranks) + " ranks, not " +
                          std::to_string(rank.world_size));
   }
   at::set_num_threads(options.threads_per_rank);
@@ -283,18 +264,16 @@ Result<RunReport> run_rank(const ir::Graph& step,
     groups = *std::move(met);
   }
   control.report("set up weights", -1);
-  Result<std::unique_ptr<Executor>> made =
-      Executor::create({step, program, rank.rank, options.seed, groups.get(), heartbeat});
+  Result<std::unique_ptr<Trainer>> made = make(groups.get(), heartbeat);
   if (!made) {
     return blame_a_peer(made.error(), kLetLauncherLook);
   }
-  Executor& executor = **made;
+  Trainer& trainer = **made;
   RunReport report;
   try {
-    const Status done =
-        train_and_compare(step, plan, options, control, heartbeat, executor, report);
+    const Status done = train_and_compare(step, plan, options, control, heartbeat, trainer, report);
     if (!done) {
-      return executor.lost_a_peer() ? blame_a_peer(done.error(), kLetLauncherEndUs) : done.error();
+      return trainer.lost_a_peer() ? blame_a_peer(done.error(), kLetLauncherEndUs) : done.error();
     }
   } catch (const PeerLost& lost) {
     return blame_a_peer(
@@ -302,6 +281,36 @@ Result<RunReport> run_rank(const ir::Graph& step,
         kLetLauncherEndUs);
   }
   return report;
+}
+
+}  // namespace
+
+Result<RunReport> run_rank(const ir::Graph& step,
+                           const plan::Plan& plan,
+                           const lower::Program& program,
+                           const RankInfo& rank,
+                           const RunOptions& options,
+                           const Control& control) {
+  const MakeTrainer make = [&](GroupSource* groups,
+                               const Heartbeat& heartbeat) -> Result<std::unique_ptr<Trainer>> {
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        std::unique_ptr<Executor> made,
+        Executor::create({step, program, rank.rank, options.seed, groups, heartbeat}));
+    return std::unique_ptr<Trainer>(std::move(made));
+  };
+  return run_ranks(step, plan, program.mesh.size(), make, rank, options, control);
+}
+
+Result<RunReport> run_rank(const ir::Graph& step,
+                           const plan::Plan& plan,
+                           const lower::PipelineProgram& program,
+                           const RankInfo& rank,
+                           const RunOptions& options,
+                           const Control& control) {
+  const MakeTrainer make = [&](GroupSource* groups, const Heartbeat& heartbeat) {
+    return PipelineTrainer::create({program, rank.rank, options.seed, groups, heartbeat});
+  };
+  return run_ranks(step, plan, program.ranks(), make, rank, options, control);
 }
 
 }  // namespace shardplan::runtime

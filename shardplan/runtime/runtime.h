@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shardplan/cluster/cluster.h"
-#include "shardplan/lower/program.h"
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/support/progress.h"
 #include "shardplan/support/result.h"
 
@@ -59,6 +59,13 @@ struct RankInfo {
 [[nodiscard]] Result<RunReport> run_rank(const ir::Graph& step,
                                          const plan::Plan& plan,
                                          const lower::Program& program,
+                                         const RankInfo& rank,
+                                         const RunOptions& options,
+                                         const Control& control = {});
+/// The same of a pipeline.
+[[nodiscard]] Result<RunReport> run_rank(const ir::Graph& step,
+                                         const plan::Plan& plan,
+                                         const lower::PipelineProgram& program,
                                          const RankInfo& rank,
                                          const RunOptions& options,
                                          const Control& control = {});

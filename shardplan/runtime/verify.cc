@@ -62,22 +62,18 @@ double relative(double difference, double magnitude) {
   return magnitude > 0 ? difference / magnitude : std::numeric_limits<double>::infinity();
 }
 
-/// For every rank, whether it must send its part: no rank before it has the same place of the
-/// tensor with the same content.
-std::vector<bool> senders(const Executor& run,
-                          const Executor::Part& part,
+/// For every rank, whether it must send its part: it has one, and no rank before it has the same
+/// place of the tensor with the same content.
+std::vector<bool> senders(const LocatedPart& located,
+                          const ir::Shape& shape,
                           const std::vector<std::int64_t>& hashes) {
-  const cluster::DeviceMesh& mesh = run.program().mesh;
-  std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> seen;
-  std::vector<bool> sends;
-  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
-    std::vector<std::int64_t> place;
-    for (std::int64_t d = 0; d < part.tensor.dim(); ++d) {
-      place.push_back(part_number(
-          mesh, static_cast<std::int64_t>(rank), part.spec.axes_of(static_cast<int>(d))));
-    }
-    std::pair<std::vector<std::int64_t>, std::int64_t> key(std::move(place), hashes[rank]);
-    sends.push_back(std::find(seen.begin(), seen.end(), key) == seen.end());
+  std::vector<std::pair<std::vector<sharding::Range>, std::int64_t>> seen;
+  std::vector<bool> sends(hashes.size(), false);
+  for (std::int64_t member = 0; member < located.mesh->size(); ++member) {
+    const auto rank = static_cast<std::size_t>(located.first_rank + member);
+    std::pair<std::vector<sharding::Range>, std::int64_t> key(
+        sharding::part(located.part.spec, shape, *located.mesh, member), hashes[rank]);
+    sends[rank] = std::find(seen.begin(), seen.end(), key) == seen.end();
     seen.push_back(std::move(key));
   }
   return sends;
@@ -152,8 +148,8 @@ void Verifier::compare_loss(double loss, double reference) {
        "loss");
 }
 
-void Verifier::compare_tensor(const Executor& run,
-                              const Executor::Part& part,
+void Verifier::compare_tensor(const Trainer& run,
+                              const LocatedPart& located,
                               const at::Tensor& reference,
                               double floor,
                               bool adopt,
@@ -161,19 +157,19 @@ void Verifier::compare_tensor(const Executor& run,
   if (heartbeat_) {
     heartbeat_(run.rank() != 0);
   }
-  const std::int64_t world = run.program().mesh.size();
+  const std::int64_t world = run.ranks();
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(world), 0);
   if (world > 1) {
+    const std::int64_t mine =
+        located.part.tensor.defined() ? hash_of(located.part.tensor) : std::int64_t{0};
     const at::Tensor all = at::empty({world}, at::TensorOptions(at::kLong));
-    all_gather_into(*run.world(),
-                    all,
-                    at::empty({1}, at::TensorOptions(at::kLong)).fill_(hash_of(part.tensor)));
+    all_gather_into(*run.world(), all, at::empty({1}, at::TensorOptions(at::kLong)).fill_(mine));
     std::memcpy(hashes.data(), all.const_data_ptr(), all.nbytes());
   }
-  const std::vector<bool> sends = senders(run, part, hashes);
+  const std::vector<bool> sends = senders(located, step_.type(located.value).shape, hashes);
   if (run.rank() != 0) {
     if (sends[static_cast<std::size_t>(run.rank())]) {
-      run.world()->transfer({}, {{0, part.tensor}});
+      run.world()->transfer({}, {{0, located.part.tensor}});
     }
     return;
   }
@@ -183,10 +179,11 @@ void Verifier::compare_tensor(const Executor& run,
     if (!sends[static_cast<std::size_t>(rank)]) {
       continue;
     }
-    const at::Tensor here = shard_view(reference, part.spec, run.program().mesh, rank);
-    at::Tensor received = part.tensor;
+    const at::Tensor here =
+        shard_view(reference, located.part.spec, *located.mesh, rank - located.first_rank);
+    at::Tensor received = located.part.tensor;
     if (rank != 0) {
-      received = at::empty(here.sizes(), part.tensor.options());
+      received = at::empty(here.sizes(), here.options());
       run.world()->transfer({{rank, received}}, {});
     }
     difference = std::max(difference, largest_difference(received, here));
@@ -197,7 +194,7 @@ void Verifier::compare_tensor(const Executor& run,
   note(relative(difference, magnitude), name);
 }
 
-Status Verifier::compare_step(const Executor& run, double loss, const InputSource& inputs) {
+Status Verifier::compare_step(const Trainer& run, double loss, const InputSource& inputs) {
   const at::NoGradGuard no_grad;
   ++steps_;
   double gradient_floor = 0;
@@ -214,12 +211,13 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
     }
   }
   try {
-    for (const auto& [parameter, part] : run.gradients()) {
+    for (const LocatedPart& gradient : run.trained_gradients()) {
+      const ir::ValueId parameter = gradient.value;
       const at::Tensor truth =
           reference_ == nullptr ? at::Tensor() : gradients.at(parameter).tensor;
       const bool noise = truth.defined() && largest_magnitude(truth) < gradient_floor;
       compare_tensor(run,
-                     part,
+                     gradient,
                      truth,
                      gradient_floor,
                      adopt_gradients_ || noise,
@@ -229,21 +227,18 @@ Status Verifier::compare_step(const Executor& run, double loss, const InputSourc
     if (reference_ != nullptr) {
       SHARDPLAN_RETURN_IF_ERROR(reference_->run_update());
     }
-    for (const lower::Resident& resident : run.program().residents) {
-      if (step_.value(resident.global).kind != ir::ValueKind::kParameter) {
-        continue;
-      }
+    for (const LocatedPart& parameter : run.parameters()) {
       const at::Tensor truth =
-          reference_ == nullptr ? at::Tensor() : reference_->resident(resident.global).tensor;
+          reference_ == nullptr ? at::Tensor() : reference_->resident(parameter.value).tensor;
       if (reference_ != nullptr) {
         parameter_floor = std::max(parameter_floor, kNoise * largest_magnitude(truth));
       }
       compare_tensor(run,
-                     run.resident(resident.global),
+                     parameter,
                      truth,
                      parameter_floor,
                      /*adopt=*/false,
-                     "parameter " + step_.value(resident.global).name);
+                     "parameter " + step_.value(parameter.value).name);
     }
   } catch (const PeerLost&) {
     throw;

@@ -44,7 +44,7 @@ class Verifier {
 
   /// Runs the reference's step (on rank 0) and compares. All ranks call after each of their steps.
   /// Throws PeerLost.
-  Status compare_step(const Executor& run, double loss, const InputSource& inputs);
+  Status compare_step(const Trainer& run, double loss, const InputSource& inputs);
 
   [[nodiscard]] const Difference& worst() const { return worst_; }
   [[nodiscard]] const std::vector<double>& reference_losses() const { return losses_; }
@@ -53,8 +53,8 @@ class Verifier {
   explicit Verifier(const ir::Graph& step) : step_(step) {}
 
   void compare_loss(double loss, double reference);
-  void compare_tensor(const Executor& run,
-                      const Executor::Part& part,
+  void compare_tensor(const Trainer& run,
+                      const LocatedPart& located,
                       const at::Tensor& reference,
                       double floor,
                       bool adopt,

@@ -1,0 +1,183 @@
+#include "shardplan/runtime/pipeline.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "shardplan/runtime/collectives.h"
+
+namespace shardplan::runtime {
+
+Result<std::unique_ptr<Trainer>> PipelineTrainer::create(const PipelineSetup& setup) {
+  std::unique_ptr<PipelineTrainer> made(new PipelineTrainer(setup.program, setup.rank));
+  SHARDPLAN_RETURN_IF_ERROR(made->set_up(setup));
+  return std::unique_ptr<Trainer>(std::move(made));
+}
+
+/// Groups are made in the same order on all ranks: that of all ranks, those between stages, those
+/// inside them.
+Status PipelineTrainer::set_up(const PipelineSetup& setup) {
+  if (program_.ranks() > 1) {
+    if (setup.groups == nullptr) {
+      return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
+    }
+    Ranks all(static_cast<std::size_t>(program_.ranks()));
+    std::iota(all.begin(), all.end(), std::int64_t{0});
+    SHARDPLAN_ASSIGN_OR_RETURN(world_, setup.groups->group(all, "/world"));
+  }
+  const int here = program_.device_of_rank(rank_);
+  std::vector<int> mine;
+  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+    if (program_.device_of(stage) == here) {
+      mine.push_back(stage);
+    }
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(messenger_, Messenger::create(program_, rank_, setup.groups));
+  for (const int stage : mine) {
+    const auto s = static_cast<std::size_t>(stage);
+    ExecutorSetup of_stage{program_.stages[s].graph,
+                           program_.programs[s],
+                           rank_ - program_.first_rank_of(stage),
+                           setup.seed,
+                           setup.groups,
+                           setup.heartbeat};
+    of_stage.first_rank = program_.first_rank_of(stage);
+    of_stage.messenger = messenger_.get();
+    of_stage.memory = &memory_;
+    of_stage.group_purpose = "/stage/" + std::to_string(stage);
+    SHARDPLAN_ASSIGN_OR_RETURN(stages_[stage], Executor::create(of_stage));
+  }
+  return {};
+}
+
+Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSource& inputs) {
+  Executor& executor = *stages_.at(task.stage);
+  const std::vector<ir::ValueId>& value_of =
+      program_.stages[static_cast<std::size_t>(task.stage)].value_of;
+  const InputSource of_stage = [&](ir::ValueId input, std::int64_t microbatch) {
+    return inputs(value_of[input.index()], microbatch);
+  };
+  messenger_->begin_task(task.work != lower::Work::kUpdate);
+  switch (task.work) {
+    case lower::Work::kForward:
+      SHARDPLAN_RETURN_IF_ERROR(executor.run_forward(of_stage, task.microbatch));
+      return 0.0;
+    case lower::Work::kBackward:
+      return executor.run_backward(of_stage, task.microbatch);
+    case lower::Work::kUpdate:
+      SHARDPLAN_RETURN_IF_ERROR(executor.run_update());
+      return 0.0;
+    case lower::Work::kBackwardInput:
+    case lower::Work::kBackwardWeight:
+      break;
+  }
+  return Error{ErrorCode::kUnsupported,
+               "the runtime does not split the backward pass yet",
+               "schedule " + program_.schedule.name,
+               {}};
+}
+
+Result<double> PipelineTrainer::run_step(const InputSource& inputs) {
+  for (const auto& [stage, executor] : stages_) {
+    executor->begin_step();
+  }
+  double loss = 0;
+  const auto device = static_cast<std::size_t>(program_.device_of_rank(rank_));
+  for (const lower::Task& task : program_.schedule.tasks[device]) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const double of_task, run_task(task, inputs));
+    loss += of_task;
+  }
+  try {
+    messenger_->finish();
+    return loss_everywhere(loss) / static_cast<double>(program_.schedule.microbatches);
+  } catch (const PeerLost& lost) {
+    lost_a_peer_ = true;
+    return Error{ErrorCode::kRuntime, lost.what(), "rank " + std::to_string(rank_), {}};
+  }
+}
+
+/// Every rank of the stage with the loss has the same; the others have 0.
+double PipelineTrainer::loss_everywhere(double mine) const {
+  if (world_ == nullptr) {
+    return mine;
+  }
+  const at::Tensor all = at::empty({ranks()}, at::TensorOptions(at::kDouble));
+  all_gather_into(*world_, all, at::empty({1}, at::TensorOptions(at::kDouble)).fill_(mine));
+  const auto* const losses = static_cast<const double*>(all.const_data_ptr());
+  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+    if (program_.programs[static_cast<std::size_t>(stage)].loss.valid()) {
+      return losses[program_.first_rank_of(stage)];
+    }
+  }
+  return mine;
+}
+
+LocatedPart PipelineTrainer::located(int stage, const lower::Resident& resident) const {
+  const auto s = static_cast<std::size_t>(stage);
+  const lower::Program& program = program_.programs[s];
+  LocatedPart out;
+  out.value = program_.stages[s].value_of[resident.global.index()];
+  out.part.spec = program.value(resident.local).spec;
+  out.mesh = &program.mesh;
+  out.first_rank = program_.first_rank_of(stage);
+  return out;
+}
+
+std::vector<LocatedPart> PipelineTrainer::parameters() const {
+  std::vector<LocatedPart> all;
+  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+    const auto s = static_cast<std::size_t>(stage);
+    for (const lower::Resident& resident : program_.programs[s].residents) {
+      if (program_.stages[s].graph.value(resident.global).kind != ir::ValueKind::kParameter) {
+        continue;
+      }
+      all.push_back(located(stage, resident));
+      if (const auto mine = stages_.find(stage); mine != stages_.end()) {
+        all.back().part.tensor = mine->second->resident(resident.global).tensor;
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<LocatedPart> PipelineTrainer::trained_gradients() const {
+  std::vector<LocatedPart> all;
+  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+    const auto s = static_cast<std::size_t>(stage);
+    for (const lower::Resident& gradient : program_.programs[s].kept_gradients) {
+      all.push_back(located(stage, gradient));
+      if (const auto mine = stages_.find(stage); mine != stages_.end()) {
+        all.back().part.tensor = mine->second->gradients().at(gradient.global).tensor;
+      }
+    }
+  }
+  return all;
+}
+
+std::map<std::string, Seconds> PipelineTrainer::seconds_by_name() const {
+  std::map<std::string, Seconds> all;
+  for (const auto& [stage, executor] : stages_) {
+    for (const auto& [name, seconds] : executor->seconds_by_name()) {
+      all[name] += seconds;
+    }
+  }
+  return all;
+}
+
+void PipelineTrainer::reset_times() {
+  for (const auto& [stage, executor] : stages_) {
+    executor->reset_times();
+  }
+}
+
+bool PipelineTrainer::lost_a_peer() const {
+  return lost_a_peer_ || std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) {
+           return stage.second->lost_a_peer();
+         });
+}
+
+}  // namespace shardplan::runtime
