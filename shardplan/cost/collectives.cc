@@ -297,4 +297,19 @@ CollectivePrice CollectivePricer::price(CollectiveKind kind,
   return price;
 }
 
+Seconds message_seconds(const cluster::Cluster& cluster,
+                        Bytes bytes,
+                        std::int64_t from,
+                        std::int64_t to) {
+  std::int64_t below = cluster.device_count();  // devices of a group that the level joins
+  for (const cluster::LinkLevel& level : cluster.levels) {
+    const std::int64_t child = below / level.fanout;
+    if (from / child != to / child) {
+      return level.latency + static_cast<double>(bytes) / (level.bandwidth * level.efficiency);
+    }
+    below = child;
+  }
+  return 0;
+}
+
 }  // namespace shardplan::cost

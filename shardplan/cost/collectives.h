@@ -46,6 +46,13 @@ struct GroupPart {
                                                  const cluster::DeviceMesh& mesh,
                                                  std::uint32_t axes_mask);
 
+/// Seconds of one message of so many bytes between two ranks: latency and bandwidth of the
+/// outermost level of links that it crosses; nothing from a rank to itself.
+[[nodiscard]] Seconds message_seconds(const cluster::Cluster& cluster,
+                                      Bytes bytes,
+                                      std::int64_t from,
+                                      std::int64_t to);
+
 /// Curves of one level by collective name.
 using LevelCurves = std::map<std::string, Curve, std::less<>>;
 

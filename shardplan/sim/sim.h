@@ -68,6 +68,19 @@ struct SimOptions {
                                   const cost::CostModel& cost,
                                   const SimOptions& options = {});
 
+/// The parts of a pipeline stage's step, each from a standstill to the end of both streams.
+struct SectionTimes {
+  Seconds forward = 0;   ///< of one microbatch
+  Seconds backward = 0;  ///< of one microbatch
+  Seconds update = 0;
+  Seconds compute = 0;  ///< kernels of one microbatch and the update
+  Flops flops = 0;      ///< likewise
+};
+[[nodiscard]] SectionTimes section_times(const lower::Program& program,
+                                         const ir::Graph& step,
+                                         const cost::CostModel& cost,
+                                         const SimOptions& options = {});
+
 /// Chrome trace format (opens in Perfetto and chrome://tracing).
 [[nodiscard]] std::string chrome_trace(const Simulation& simulation);
 

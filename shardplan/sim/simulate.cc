@@ -3,8 +3,9 @@
 // microbatches only add and compare.
 #include <algorithm>
 
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/ops/op.h"
-#include "shardplan/sim/memory.h"
+#include "shardplan/sim/program_memory.h"
 #include "shardplan/sim/sim.h"
 
 namespace shardplan::sim {
@@ -29,7 +30,25 @@ class Simulator {
             const ir::Graph& step,
             const cost::CostModel& cost,
             const SimOptions& options)
-      : program_(program), graph_(step), cost_(cost), options_(options) {}
+      : program_(program),
+        graph_(step),
+        cost_(cost),
+        options_(options),
+        memory_(program, step, meter_) {}
+
+  SectionTimes sections() {
+    prepare(program_.microbatch, microbatch_prices_, 1);
+    prepare(program_.update, update_prices_, 1);
+    const std::size_t backward = lower::backward_begin(program_);
+    SectionTimes out;
+    out.forward = seconds_of(program_.microbatch, microbatch_prices_, 0, backward);
+    out.backward =
+        seconds_of(program_.microbatch, microbatch_prices_, backward, program_.microbatch.size());
+    out.update = seconds_of(program_.update, update_prices_, 0, program_.update.size());
+    out.compute = result_.compute_seconds;
+    out.flops = result_.flops;
+    return out;
+  }
 
   Simulation run() {
     prepare(program_.microbatch, microbatch_prices_, program_.microbatches);
@@ -44,21 +63,24 @@ class Simulator {
   void prepare(const std::vector<Step>& steps, std::vector<Price>& prices, std::int64_t times);
 
   void times();
+  struct Steps {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
   void run_section(const std::vector<Step>& steps,
                    const std::vector<Price>& prices,
+                   Steps part,
                    std::int64_t microbatch);
+  Seconds seconds_of(const std::vector<Step>& steps,
+                     const std::vector<Price>& prices,
+                     std::size_t begin,
+                     std::size_t end);
   void run_step(const Step& step, const Price& price, std::int64_t microbatch);
   void record(const Step& step, const Price& price, Seconds start, std::int64_t microbatch);
 
   void memory();
   void memory_section(const std::vector<Step>& steps);
-  void memory_step(const Step& step);
   [[nodiscard]] lower::ProgramPoint point(const Step& step) const;
-  void allocate(LocalId id, const Step& step);
-  void drop(LocalId root);
-  void write(LocalId target, LocalId value);
-  void reserve();
-  void finish(LocalId made);
 
   const Program& program_;
   const ir::Graph& graph_;
@@ -73,19 +95,8 @@ class Simulator {
   std::vector<Seconds> ready_;       ///< by local: its content is there
   std::vector<Seconds> read_until_;  ///< by root: the last reader so far is done
 
-  struct Storage {
-    Bytes bytes = 0;  ///< 0: not there
-    MemoryClass what = MemoryClass::kTemporary;
-  };
-  struct InFlight {
-    LocalId made;
-    Bytes workspace = 0;
-  };
-  std::vector<InFlight> in_flight_;
-  Bytes reserved_ = 0;  ///< largest workspace in flight
-  std::vector<MemoryClass> classes_;
-  std::vector<Storage> storage_;  ///< by root
   MemoryMeter meter_;
+  ProgramMemory memory_;
 };
 
 Price Simulator::price(const Step& step) const {
@@ -133,9 +144,9 @@ void Simulator::times() {
   ready_.assign(program_.values.size(), 0);
   read_until_.assign(program_.values.size(), 0);
   for (std::int64_t m = 0; m < program_.microbatches; ++m) {
-    run_section(program_.microbatch, microbatch_prices_, m);
+    run_section(program_.microbatch, microbatch_prices_, {0, program_.microbatch.size()}, m);
   }
-  run_section(program_.update, update_prices_, -1);
+  run_section(program_.update, update_prices_, {0, program_.update.size()}, -1);
   result_.step_seconds = std::max(compute_free_, communication_free_);
   result_.additive_seconds = result_.compute_seconds + result_.communication_seconds;
   result_.exposed_communication_seconds =
@@ -144,8 +155,9 @@ void Simulator::times() {
 
 void Simulator::run_section(const std::vector<Step>& steps,
                             const std::vector<Price>& prices,
+                            Steps part,
                             std::int64_t microbatch) {
-  for (std::size_t i = 0; i < steps.size(); ++i) {
+  for (std::size_t i = part.begin; i < part.end; ++i) {
     const Step& step = steps[i];
     if (step.kind == StepKind::kWrite) {
       ready_[step.outputs[0].index()] = ready_[step.inputs[0].index()];
@@ -153,6 +165,19 @@ void Simulator::run_section(const std::vector<Step>& steps,
       run_step(step, prices[i], microbatch);
     }
   }
+}
+
+/// From a standstill to the end of both streams.
+Seconds Simulator::seconds_of(const std::vector<Step>& steps,
+                              const std::vector<Price>& prices,
+                              std::size_t begin,
+                              std::size_t end) {
+  compute_free_ = 0;
+  communication_free_ = 0;
+  ready_.assign(program_.values.size(), 0);
+  read_until_.assign(program_.values.size(), 0);
+  run_section(steps, prices, {begin, end}, 0);
+  return std::max(compute_free_, communication_free_);
 }
 
 void Simulator::run_step(const Step& step, const Price& price, std::int64_t microbatch) {
@@ -211,13 +236,6 @@ void Simulator::record(const Step& step,
 }
 
 void Simulator::memory() {
-  classes_ = memory_classes(graph_);
-  storage_.assign(program_.values.size(), {});
-  for (const lower::Resident& resident : program_.residents) {
-    Storage& storage = storage_[resident.local.index()];
-    storage = {program_.value(resident.local).type.bytes(), classes_[resident.global.index()]};
-    meter_.add(storage.what, storage.bytes);
-  }
   // What is live after the second microbatch is what was live after the first.
   for (std::int64_t m = 0; m < std::min<std::int64_t>(program_.microbatches, 2); ++m) {
     memory_section(program_.microbatch);
@@ -249,7 +267,7 @@ void Simulator::memory_section(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     const Bytes before = meter_.peak();
     meter_.watch();
-    memory_step(step);
+    memory_.run(step);
     Peak& phase = result_.phase_peaks[static_cast<std::size_t>(step.phase)];
     if (meter_.watched() > phase.bytes) {
       phase = {meter_.watched(), point(step)};
@@ -260,86 +278,14 @@ void Simulator::memory_section(const std::vector<Step>& steps) {
   }
 }
 
-void Simulator::memory_step(const Step& step) {
-  if (step.kind == StepKind::kFree) {
-    drop(step.inputs[0]);
-    return;
-  }
-  if (step.kind == StepKind::kWait) {
-    finish(step.inputs[0]);
-    return;
-  }
-  if (step.kind == StepKind::kWrite) {
-    write(program_.root(step.outputs[0]), program_.root(step.inputs[0]));
-    return;
-  }
-  for (const LocalId output : step.outputs) {
-    if (!program_.value(output).view_of.valid()) {
-      allocate(output, step);
-    }
-  }
-  if (step.kind == StepKind::kCompute || step.collective.kind == CollectiveKind::kSlice) {
-    meter_.touch(MemoryClass::kTemporary, step.workspace);
-    return;
-  }
-  in_flight_.push_back({step.outputs[0], step.workspace});
-  reserve();
-  if (!step.aside) {
-    finish(step.outputs[0]);
-  }
-}
-
-/// One workspace serves all collectives that have not been waited for.
-void Simulator::reserve() {
-  Bytes most = 0;
-  for (const InFlight& collective : in_flight_) {
-    most = std::max(most, collective.workspace);
-  }
-  if (most > reserved_) {
-    meter_.add(MemoryClass::kTemporary, most - reserved_);
-  } else {
-    meter_.remove(MemoryClass::kTemporary, reserved_ - most);
-  }
-  reserved_ = most;
-}
-
-void Simulator::finish(LocalId made) {
-  std::erase_if(in_flight_, [&](const InFlight& collective) { return collective.made == made; });
-  reserve();
-}
-
-/// A value of an earlier microbatch that is still there (the loss) goes when it is made again.
-void Simulator::allocate(LocalId id, const Step& step) {
-  drop(id);
-  const lower::LocalValue& value = program_.value(id);
-  MemoryClass what = classes_[value.global.index()];
-  if (step.kind == StepKind::kCollective && what != MemoryClass::kGradients &&
-      what != MemoryClass::kActivations) {
-    what = MemoryClass::kTemporary;
-  }
-  storage_[id.index()] = {value.type.bytes(), what};
-  meter_.add(what, value.type.bytes());
-}
-
-void Simulator::drop(LocalId root) {
-  Storage& storage = storage_[root.index()];
-  meter_.remove(storage.what, storage.bytes);
-  storage.bytes = 0;
-}
-
-void Simulator::write(LocalId target, LocalId value) {
-  if (target == value) {
-    return;
-  }
-  Storage& to = storage_[target.index()];
-  const Bytes bytes = storage_[value.index()].bytes;
-  drop(target);
-  drop(value);
-  to.bytes = bytes;
-  meter_.add(to.what, bytes);
-}
-
 }  // namespace
+
+SectionTimes section_times(const Program& program,
+                           const ir::Graph& step,
+                           const cost::CostModel& cost,
+                           const SimOptions& options) {
+  return Simulator(program, step, cost, options).sections();
+}
 
 Simulation simulate(const Program& program,
                     const ir::Graph& step,

@@ -1,0 +1,179 @@
+#include "shardplan/sim/pipeline.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "shardplan/cost/collectives.h"
+#include "shardplan/sim/program_memory.h"
+
+namespace shardplan::sim {
+namespace {
+
+using lower::Link;
+using lower::PipelineProgram;
+using lower::Program;
+using lower::Step;
+using lower::StepKind;
+using lower::Task;
+using lower::Work;
+
+/// Until the busiest rank has sent, or received, all its pieces of a message.
+Seconds wire_seconds(const PipelineProgram& program, const cluster::Cluster& cluster, int message) {
+  const Link& link = program.links[static_cast<std::size_t>(message)];
+  const Bytes element = ir::element_bytes(link.type.dtype);
+  std::map<std::int64_t, Seconds> sends;
+  std::map<std::int64_t, Seconds> receives;
+  Seconds most = 0;
+  for (const lower::Piece& piece : lower::pieces(program, message)) {
+    Bytes bytes = element;
+    for (const sharding::Range& range : piece.box) {
+      bytes *= range.size;
+    }
+    const std::int64_t from = program.first_rank_of(link.from) + piece.sender;
+    const std::int64_t to = program.first_rank_of(link.to) + piece.receiver;
+    const Seconds seconds = cost::message_seconds(cluster, bytes, from, to);
+    most = std::max({most, sends[from] += seconds, receives[to] += seconds});
+  }
+  return most;
+}
+
+/// The bytes of one group of devices, task by task.
+class GroupMemory {
+ public:
+  GroupMemory(const PipelineProgram& program, int group) : program_(program) {
+    for (int stage = 0; stage < program.schedule.stages; ++stage) {
+      if (program.device_of(stage) == group) {
+        const auto s = static_cast<std::size_t>(stage);
+        stages_.emplace(
+            stage,
+            std::make_unique<ProgramMemory>(program.programs[s], program.stages[s].graph, meter_));
+      }
+    }
+  }
+
+  void run(const std::vector<Task>& tasks) {
+    for (const Task& task : tasks) {
+      ++task_;
+      const auto s = static_cast<std::size_t>(task.stage);
+      const Program& program = program_.programs[s];
+      ProgramMemory& memory = *stages_.at(task.stage);
+      const std::size_t backward = lower::backward_begin(program);
+      switch (task.work) {
+        case Work::kForward:
+          run_steps(task, program.microbatch, 0, backward);
+          memory.keep(task.microbatch);
+          break;
+        case Work::kBackward:
+          memory.bring_back(task.microbatch);
+          run_steps(task, program.microbatch, backward, program.microbatch.size());
+          break;
+        case Work::kUpdate:
+          run_steps(task, program.update, 0, program.update.size());
+          break;
+        case Work::kBackwardInput:
+        case Work::kBackwardWeight:
+          break;
+      }
+    }
+    waiting_.clear();
+  }
+  [[nodiscard]] const MemoryMeter& meter() const { return meter_; }
+
+ private:
+  using Channel = std::pair<int, int>;
+  struct Sent {
+    std::int64_t task = 0;
+    std::shared_ptr<Charge> part;
+  };
+
+  void run_steps(const Task& task,
+                 const std::vector<Step>& steps,
+                 std::size_t begin,
+                 std::size_t end) {
+    ProgramMemory& memory = *stages_.at(task.stage);
+    const ir::Graph& graph = program_.stages[static_cast<std::size_t>(task.stage)].graph;
+    for (std::size_t i = begin; i < end; ++i) {
+      memory.run(steps[i]);
+      if (steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send") {
+        const auto message = graph.op(steps[i].op).attributes.integer("message");
+        send(program_.links[static_cast<std::size_t>(message)],
+             memory.storage(steps[i].inputs[0]),
+             task.work != Work::kUpdate);
+      }
+    }
+  }
+
+  void send(const Link& link, std::shared_ptr<Charge> part, bool bounded) {
+    std::deque<Sent>& waiting = waiting_[{link.from, link.to}];
+    const auto tasks_waiting = [&] {
+      std::int64_t tasks = 0;
+      for (std::size_t i = 0; i < waiting.size(); ++i) {
+        tasks +=
+            waiting[i].task != task_ && (i == 0 || waiting[i].task != waiting[i - 1].task) ? 1 : 0;
+      }
+      return tasks;
+    };
+    while (bounded && tasks_waiting() >= program_.room(link)) {
+      waiting.pop_front();
+    }
+    waiting.push_back({task_, std::move(part)});
+  }
+
+  const PipelineProgram& program_;
+  MemoryMeter meter_;  // outlives the charges
+  std::map<int, std::unique_ptr<ProgramMemory>> stages_;
+  std::map<Channel, std::deque<Sent>> waiting_;
+  std::int64_t task_ = 0;
+};
+
+}  // namespace
+
+Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
+                                             const cluster::Cluster& cluster,
+                                             const std::vector<plan::Plan>& stages,
+                                             const SimOptions& options) {
+  PipelineSimulation out;
+  const auto microbatches = static_cast<double>(program.schedule.microbatches);
+  for (std::size_t s = 0; s < program.programs.size(); ++s) {
+    const cost::CostModel cost(stages[s].cluster, stages[s].mesh);
+    const SectionTimes times =
+        section_times(program.programs[s], program.stages[s].graph, cost, options);
+    StageTimes& stage = out.stage_times.emplace_back();
+    stage.forward = times.forward;
+    stage.backward = times.backward;
+    stage.update = times.update;
+    out.step.compute_seconds = std::max(
+        out.step.compute_seconds, (times.forward + times.backward) * microbatches + times.update);
+    out.step.flops = std::max(out.step.flops, times.flops * microbatches);
+  }
+  for (std::size_t m = 0; m < program.links.size(); ++m) {
+    const Link& link = program.links[m];
+    StageTimes& sender = out.stage_times[static_cast<std::size_t>(link.from)];
+    const Seconds seconds = wire_seconds(program, cluster, static_cast<int>(m));
+    if (link.phase == ir::Phase::kUpdate) {
+      out.stage_times[static_cast<std::size_t>(link.to)].update += seconds;
+    } else if (std::abs(link.to - link.from) == 1) {
+      (link.phase == ir::Phase::kForward ? sender.send_forward : sender.send_backward) += seconds;
+    }
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(out.schedule, time_schedule(program.schedule, out.stage_times));
+  out.step.step_seconds = out.schedule.makespan;
+  for (std::size_t group = 0; group + 1 < program.first_rank.size(); ++group) {
+    GroupMemory memory(program, static_cast<int>(group));
+    memory.run(program.schedule.tasks[group]);
+    out.peak_bytes.push_back(memory.meter().peak());
+    if (memory.meter().peak() > out.step.peak_bytes) {
+      out.step.peak_bytes = memory.meter().peak();
+      out.step.at_peak = memory.meter().at_peak();
+    }
+  }
+  out.step.additive_seconds = out.step.step_seconds;
+  out.step.exposed_communication_seconds =
+      std::max(0.0, out.step.step_seconds - out.step.compute_seconds);
+  return out;
+}
+
+}  // namespace shardplan::sim
