@@ -7,6 +7,7 @@
 
 #include "shardplan/ops/op.h"
 #include "shardplan/plan/labels.h"
+#include "shardplan/training/stages.h"
 
 namespace shardplan::plan {
 namespace {
@@ -254,9 +255,53 @@ Status check_graph_hash(const Plan& plan, const ir::Graph& step) {
   return error;
 }
 
+namespace {
+
+Status check_pipeline(const Plan& plan, const ir::Graph& step) {
+  const Pipeline& pipeline = *plan.pipeline;
+  SHARDPLAN_ASSIGN_OR_RETURN(const training::StagedStep staged,
+                             training::split_into_stages(step, pipeline.stage_of));
+  if (staged.stages.size() != pipeline.stages.size()) {
+    return invalid_input("it has plans of " + std::to_string(pipeline.stages.size()) +
+                             " stages, and cuts the step into " +
+                             std::to_string(staged.stages.size()),
+                         "pipeline / stages");
+  }
+  std::int64_t devices = 0;
+  for (std::size_t s = 0; s < staged.stages.size(); ++s) {
+    if (Status status = check(pipeline.stages[s], staged.stages[s].graph); !status) {
+      const std::string place = "pipeline / stages / " + std::to_string(s);
+      Error error = std::move(status).error();
+      return at(error, error.location.empty() ? place : place + " / " + error.location);
+    }
+    devices += pipeline.stages[s].mesh.size();
+  }
+  const auto chunks =
+      static_cast<std::int64_t>(staged.stages.size()) / std::max(1, pipeline.devices);
+  if (devices != plan.cluster.device_count() * chunks) {
+    return invalid_input("its stages have " + std::to_string(devices) + " devices, " +
+                             std::to_string(chunks) + " stages on each, of " +
+                             std::to_string(plan.cluster.device_count()),
+                         "pipeline");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<cluster::Cluster> stage_cluster(const cluster::Cluster& whole, std::int64_t devices) {
+  SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part, cluster::part_of(whole, devices));
+  // part_of() makes processes faster when there are fewer on the machine; here there are not.
+  part.device = whole.device;
+  return part;
+}
+
 Status check(const Plan& plan, const ir::Graph& step) {
-  SHARDPLAN_RETURN_IF_ERROR(check_mesh(plan.mesh, plan.cluster));
   SHARDPLAN_RETURN_IF_ERROR(check_graph_hash(plan, step));
+  if (plan.pipeline) {
+    return check_pipeline(plan, step);
+  }
+  SHARDPLAN_RETURN_IF_ERROR(check_mesh(plan.mesh, plan.cluster));
   if (plan.recipe.microbatches != step.microbatches) {
     return invalid_input("the recipe has " + std::to_string(plan.recipe.microbatches) +
                              " microbatches, the training step " +

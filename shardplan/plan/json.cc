@@ -10,6 +10,7 @@
 #include "shardplan/plan/json_reader.h"
 #include "shardplan/plan/labels.h"
 #include "shardplan/plan/plan.h"
+#include "shardplan/training/stages.h"
 
 namespace shardplan::plan {
 namespace {
@@ -177,6 +178,9 @@ Status read_mesh(const JsonValue& document, const std::string& where, Plan& plan
     SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue size, axis.field("size"));
     SHARDPLAN_ASSIGN_OR_RETURN(out.size, size.integer(1, kMaxCount));
     plan.mesh.axes.push_back(std::move(out));
+  }
+  if (document.has("pipeline")) {
+    return {};  // the stages have meshes
   }
   if (Status status = check_mesh(plan.mesh, plan.cluster); !status) {
     return within(std::move(status).error(), where);
@@ -403,6 +407,7 @@ Result<Plan> read_header(const JsonValue& document, const std::string& where) {
                                            "mesh",
                                            "cluster",
                                            "prediction",
+                                           "pipeline",
                                            "recompute",
                                            "layouts",
                                            "strategies"}));
@@ -432,6 +437,138 @@ ordered_json write_recompute(const Plan& plan) {
   return out;
 }
 
+void write_choices(const Plan& plan, const ir::Graph& step, ordered_json& out) {
+  out["recompute"] = write_recompute(plan);
+  out["layouts"] = write_layouts(plan, step);
+  out["strategies"] = write_strategies(plan, step);
+}
+
+/// The stage of a forward op is that of the nearest op before it which the cut names.
+ordered_json write_pipeline(const Plan& plan, const ir::Graph& step) {
+  const Pipeline& pipeline = *plan.pipeline;
+  ordered_json out;
+  out["schedule"] = pipeline.schedule;
+  out["groups"] = pipeline.devices;
+  out["cut"] = ordered_json::array();
+  int last = -1;
+  for (std::size_t i = 0; i < step.ops().size(); ++i) {
+    if (step.ops()[i].phase == ir::Phase::kForward && pipeline.stage_of[i] != last) {
+      last = pipeline.stage_of[i];
+      out["cut"].push_back({{"from", op_label(step, ir::OpId(i))},
+                            {"layer", layer_label(step.ops()[i])},
+                            {"stage", last}});
+    }
+  }
+  out["stages"] = ordered_json::array();
+  const Result<training::StagedStep> staged = training::split_into_stages(step, pipeline.stage_of);
+  SHARDPLAN_CHECK(staged.has_value()) << staged.error().text();
+  for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
+    ordered_json stage;
+    stage["planner"] = pipeline.stages[s].planner;
+    stage["mesh"] = write_mesh(pipeline.stages[s].mesh);
+    write_choices(pipeline.stages[s], staged->stages[s].graph, stage);
+    out["stages"].push_back(std::move(stage));
+  }
+  return out;
+}
+
+Status read_choices(const JsonValue& document, const ir::Graph& step, Plan& plan) {
+  SHARDPLAN_RETURN_IF_ERROR(read_recompute(document, plan));
+  SHARDPLAN_RETURN_IF_ERROR(read_layouts(document, step, plan));
+  return read_strategies(document, step, plan);
+}
+
+Status read_cut(const JsonValue& document, const ir::Graph& step, std::vector<int>& stage_of) {
+  constexpr std::int64_t kMostStages = 1 << 20;
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue cut, document.field("cut"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> entries, cut.items());
+  stage_of.assign(step.ops().size(), 0);
+  std::size_t begin = 0;
+  for (const JsonValue& entry : entries) {
+    SHARDPLAN_RETURN_IF_ERROR(entry.only({"from", "layer", "stage"}));
+    std::string label;
+    SHARDPLAN_RETURN_IF_ERROR(read_text(entry, "from", label));
+    Result<ir::OpId> from = find_op(step, label);
+    if (!from) {
+      return within(std::move(from).error(), entry.place());
+    }
+    if (from->index() < begin) {
+      return entry.error("the cut must name ops in their order");
+    }
+    begin = from->index();
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue number, entry.field("stage"));
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t stage, number.integer(0, kMostStages));
+    for (std::size_t i = begin; i < stage_of.size(); ++i) {
+      stage_of[i] = step.ops()[i].phase == ir::Phase::kForward ? static_cast<int>(stage) : 0;
+    }
+  }
+  return {};
+}
+
+Status read_stage(const JsonValue& document,
+                  const std::string& where,
+                  const ir::Graph& stage,
+                  Plan& plan) {
+  SHARDPLAN_RETURN_IF_ERROR(
+      document.only({"planner", "mesh", "recompute", "layouts", "strategies"}));
+  if (document.has("planner")) {
+    SHARDPLAN_RETURN_IF_ERROR(read_text(document, "planner", plan.planner));
+  }
+  const cluster::Cluster whole = plan.cluster;
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue mesh, document.field("mesh"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> axes, mesh.items());
+  std::int64_t devices = 1;
+  for (const JsonValue& axis : axes) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue size, axis.field("size"));
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t count, size.integer(1, whole.device_count()));
+    devices *= count;
+    if (devices > whole.device_count()) {
+      return mesh.error("it has more devices than the cluster");
+    }
+  }
+  Result<cluster::Cluster> part = stage_cluster(whole, devices);
+  if (!part) {
+    return within(std::move(part).error(), mesh.place());
+  }
+  plan.cluster = *std::move(part);
+  SHARDPLAN_RETURN_IF_ERROR(read_mesh(document, where, plan));
+  return read_choices(document, stage, plan);
+}
+
+Status read_pipeline(const JsonValue& document,
+                     const ir::Graph& step,
+                     const std::string& where,
+                     Plan& plan) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue object, document.field("pipeline"));
+  SHARDPLAN_RETURN_IF_ERROR(object.only({"schedule", "groups", "cut", "stages"}));
+  Pipeline pipeline;
+  SHARDPLAN_RETURN_IF_ERROR(read_text(object, "schedule", pipeline.schedule));
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue groups, object.field("groups"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t count,
+                             groups.integer(1, plan.cluster.device_count()));
+  pipeline.devices = static_cast<int>(count);
+  SHARDPLAN_RETURN_IF_ERROR(read_cut(object, step, pipeline.stage_of));
+  Result<training::StagedStep> staged = training::split_into_stages(step, pipeline.stage_of);
+  if (!staged) {
+    return within(std::move(staged).error(), object.place());
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue list, object.field("stages"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> stages, list.items());
+  if (stages.size() != staged->stages.size()) {
+    return list.error("it has " + std::to_string(stages.size()) + " stages, the cut makes " +
+                      std::to_string(staged->stages.size()));
+  }
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    Plan& stage = pipeline.stages.emplace_back();
+    stage.graph_hash = ir::structural_hash(staged->stages[s].graph);
+    stage.recipe = plan.recipe;
+    stage.cluster = plan.cluster;
+    SHARDPLAN_RETURN_IF_ERROR(read_stage(stages[s], where, staged->stages[s].graph, stage));
+  }
+  plan.pipeline = std::move(pipeline);
+  return {};
+}
+
 }  // namespace
 
 std::string to_json(const Plan& plan, const ir::Graph& step) {
@@ -448,9 +585,11 @@ std::string to_json(const Plan& plan, const ir::Graph& step) {
   out["mesh"] = write_mesh(plan.mesh);
   out["cluster"] = write_cluster(plan.cluster);
   out["prediction"] = write_prediction(plan.prediction);
-  out["recompute"] = write_recompute(plan);
-  out["layouts"] = write_layouts(plan, step);
-  out["strategies"] = write_strategies(plan, step);
+  if (plan.pipeline) {
+    out["pipeline"] = write_pipeline(plan, step);
+  } else {
+    write_choices(plan, step, out);
+  }
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -468,9 +607,11 @@ Result<Plan> from_json(std::string_view json, const ir::Graph& step, const std::
     return within(std::move(status).error(), where);
   }
   SHARDPLAN_RETURN_IF_ERROR(read_prediction(top, plan.prediction));
-  SHARDPLAN_RETURN_IF_ERROR(read_recompute(top, plan));
-  SHARDPLAN_RETURN_IF_ERROR(read_layouts(top, step, plan));
-  SHARDPLAN_RETURN_IF_ERROR(read_strategies(top, step, plan));
+  if (top.has("pipeline")) {
+    SHARDPLAN_RETURN_IF_ERROR(read_pipeline(top, step, where, plan));
+  } else {
+    SHARDPLAN_RETURN_IF_ERROR(read_choices(top, step, plan));
+  }
   if (Status status = check(plan, step); !status) {
     return within(std::move(status).error(), where);
   }

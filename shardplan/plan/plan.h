@@ -89,6 +89,11 @@ struct Plan {
   Prediction prediction{};
 };
 
+/// The cluster of one stage: so many devices of the whole one, each as fast as there. Errors: see
+/// cluster::part_of.
+[[nodiscard]] Result<cluster::Cluster> stage_cluster(const cluster::Cluster& whole,
+                                                     std::int64_t devices);
+
 /// A block is the part of a layer path up to its first number: "transformer.h.3.attn.c_attn" is in
 /// block "transformer.h.3"; paths without a number are in no block ("").
 [[nodiscard]] std::string_view block_of(std::string_view layer);
@@ -96,8 +101,9 @@ struct Plan {
 /// Whether the plan fits this step, so that it can be lowered: a mesh that fills the cluster, the
 /// step's hash, one possible strategy an op, layouts of graph inputs that exist and fit (partial
 /// sums only of accumulators), no reader that needs a partial sum which nobody leaves, blocks that
-/// exist. The error's location names the part ("strategies / transformer.h.0.attn / einsum.42").
-/// Shares no code with planners. O(ops).
+/// exist. Of a pipeline: a cut that training::split_into_stages takes, and the same of every
+/// stage's plan for its stage. The error's location names the part ("strategies /
+/// transformer.h.0.attn / einsum.42"). Shares no code with planners. O(ops · stages).
 [[nodiscard]] Status check(const Plan& plan, const ir::Graph& step);
 
 /// Versioned JSON, readable and editable, described in docs/plan.md: mesh, layouts by value name,

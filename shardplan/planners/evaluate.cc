@@ -5,13 +5,45 @@
 #include <algorithm>
 #include <limits>
 
-#include "shardplan/lower/program.h"
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/ops/op.h"
+#include "shardplan/sim/pipeline.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::planners {
 
+namespace {
+
+Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
+  const lower::PriceOf price = [](const plan::Plan& stage) -> sharding::StepPrice {
+    return [cost = cost::CostModel(stage.cluster, stage.mesh)](const sharding::ReshardStep& move,
+                                                               const ir::TensorType& type) {
+      return cost.reshard_step(move, type);
+    };
+  };
+  SHARDPLAN_ASSIGN_OR_RETURN(const lower::PipelineProgram program,
+                             lower::lower_pipeline(step, plan, price));
+  sim::SimOptions options;
+  options.overlap = !plan.cluster.local;
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      sim::PipelineSimulation simulated,
+      sim::simulate_pipeline(program, plan.cluster, plan.pipeline->stages, options));
+  Candidate candidate;
+  candidate.simulation = std::move(simulated.step);
+  candidate.group_peaks = std::move(simulated.peak_bytes);
+  plan.prediction.step_seconds = candidate.simulation.step_seconds;
+  plan.prediction.additive_seconds = candidate.simulation.additive_seconds;
+  plan.prediction.peak_bytes = candidate.simulation.peak_bytes;
+  candidate.plan = std::move(plan);
+  return candidate;
+}
+
+}  // namespace
+
 Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step) {
+  if (plan.pipeline) {
+    return evaluate_pipeline(std::move(plan), step);
+  }
   const cost::CostModel cost(plan.cluster, plan.mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(
       const lower::Program program,

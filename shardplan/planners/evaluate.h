@@ -15,11 +15,12 @@ namespace shardplan::planners {
 struct Candidate {
   plan::Plan plan{};
   sim::Simulation simulation{};
+  std::vector<Bytes> group_peaks{};  ///< of a pipeline: by group of devices
 };
 
 /// The step as lowered and simulated on the plan's cluster and mesh; fills the plan's prediction
 /// (times and peak). A cluster of local processes runs collectives in line, all others overlap
-/// them.
+/// them. A pipeline's times and peak are those of sim/pipeline.h.
 [[nodiscard]] Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step);
 
 /// Limit of a request: what was asked for, or the device's memory.

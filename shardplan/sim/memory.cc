@@ -63,8 +63,7 @@ std::vector<MemoryClass> memory_classes(const ir::Graph& step) {
         mark(input);
       }
     }
-    if (!op.inputs.empty() && classes[op.outputs[0].index()] == MemoryClass::kGradients &&
-        ops::get(op.name).view) {
+    if (ops::get(op.name).view && classes[op.outputs[0].index()] == MemoryClass::kGradients) {
       mark(op.inputs[0]);
     }
   }

@@ -1,0 +1,203 @@
+#include "shardplan/planners/pipeline/stage_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "shardplan/lower/pipeline.h"
+#include "shardplan/ops/op.h"
+#include "shardplan/training/stages.h"
+
+namespace shardplan::planners {
+namespace {
+
+using ir::OpId;
+using ir::Phase;
+
+/// The rounds in which limits of stages are lowered.
+constexpr int kRounds = 4;
+
+Seconds kernel_seconds(const ir::Graph& step, OpId id, const cost::CostModel& cost) {
+  const ir::Op& op = step.op(id);
+  const ops::OpDef& def = ops::get(op.name);
+  if (def.view) {
+    return 0;
+  }
+  const ops::OpTypes types = ops::op_types(step, id);
+  const Bytes bytes = lower::memory_traffic(ops::axis_map(step, id), types.inputs, types.results);
+  return cost.kernel(
+      cost::kernel_of(def, types.inputs, types.results, ops::flops(step, id), bytes));
+}
+
+/// One plan for each distinct stage and limit.
+class StagePlanner {
+ public:
+  StagePlanner(const PlanRequest& request, const PlannerInfo& inside, cluster::Cluster part)
+      : request_(request), inside_(inside), part_(std::move(part)) {}
+
+  Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit) {
+    const auto key = std::pair(ir::structural_hash(stage), limit);
+    const auto known = known_.find(key);
+    if (known != known_.end()) {
+      return known->second;
+    }
+    PlanRequest of_stage{.step = stage};
+    of_stage.recipe = request_.recipe;
+    of_stage.cluster = part_;
+    of_stage.memory_limit = limit;
+    of_stage.max_mesh_axes = request_.max_mesh_axes;
+    of_stage.time_limit = request_.time_limit;
+    of_stage.seed = request_.seed;
+    of_stage.control = request_.control;
+    SHARDPLAN_ASSIGN_OR_RETURN(PlanResult result, inside_.plan(of_stage));
+    if (result.status == SearchStatus::kNoPlanFound) {
+      return invalid_input(fmt::format("{} found no plan for a stage", inside_.name), "pipeline");
+    }
+    known_.emplace(key, result.best);
+    return std::move(result.best);
+  }
+
+ private:
+  const PlanRequest& request_;
+  const PlannerInfo& inside_;
+  cluster::Cluster part_;
+  std::map<std::pair<std::string, Bytes>, plan::Plan> known_;
+};
+
+}  // namespace
+
+std::vector<Segment> segments(const ir::Graph& step,
+                              const cost::CostModel& cost,
+                              std::size_t least) {
+  std::vector<Segment> by_block;
+  std::vector<Segment> by_op;
+  std::vector<std::size_t> block_of(step.ops().size(), 0);
+  std::vector<std::size_t> op_of(step.ops().size(), 0);
+  for (std::size_t i = 0; i < step.ops().size(); ++i) {
+    const ir::Op& op = step.ops()[i];
+    const Seconds seconds = kernel_seconds(step, OpId(i), cost);
+    if (op.phase == Phase::kForward) {
+      const std::string block(plan::block_of(op.layer));
+      if (by_block.empty() || by_block.back().block != block) {
+        by_block.push_back({block, i, i, 0, 0});
+      }
+      by_op.push_back({block, i, i, 0, 0});
+      block_of[i] = by_block.size() - 1;
+      op_of[i] = by_op.size() - 1;
+      for (Segment* const segment : {&by_block.back(), &by_op.back()}) {
+        segment->end = i + 1;
+        segment->forward += seconds;
+      }
+    } else if (op.phase == Phase::kBackward && op.source.valid()) {
+      by_block[block_of[op.source.index()]].backward += seconds;
+      by_op[op_of[op.source.index()]].backward += seconds;
+    }
+  }
+  return by_block.size() >= least ? by_block : by_op;
+}
+
+std::vector<int> stages_of_segments(const ir::Graph& step,
+                                    const std::vector<Segment>& segments,
+                                    const std::vector<std::size_t>& starts) {
+  std::vector<int> stage_of(step.ops().size(), 0);
+  std::size_t stage = 0;
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    while (stage + 1 < starts.size() && starts[stage + 1] <= s) {
+      ++stage;
+    }
+    std::fill(stage_of.begin() + static_cast<std::ptrdiff_t>(segments[s].begin),
+              stage_of.begin() + static_cast<std::ptrdiff_t>(segments[s].end),
+              static_cast<int>(stage));
+  }
+  return stage_of;
+}
+
+std::vector<std::size_t> balanced_starts(const std::vector<Segment>& segments, int stages) {
+  const std::size_t n = segments.size();
+  const auto k = static_cast<std::size_t>(stages);
+  std::vector<Seconds> prefix(n + 1, 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    prefix[i + 1] = prefix[i] + segments[i].forward + segments[i].backward;
+  }
+  // best[s][i]: least longest run when the first i segments make s runs.
+  constexpr Seconds kInfinity = std::numeric_limits<Seconds>::infinity();
+  std::vector<std::vector<Seconds>> best(k + 1, std::vector<Seconds>(n + 1, kInfinity));
+  std::vector<std::vector<std::size_t>> start(k + 1, std::vector<std::size_t>(n + 1, 0));
+  best[0][0] = 0;
+  for (std::size_t s = 1; s <= k; ++s) {
+    for (std::size_t i = s; i <= n; ++i) {
+      for (std::size_t from = s - 1; from < i; ++from) {
+        const Seconds longest = std::max(best[s - 1][from], prefix[i] - prefix[from]);
+        if (longest < best[s][i]) {
+          best[s][i] = longest;
+          start[s][i] = from;
+        }
+      }
+    }
+  }
+  std::vector<std::size_t> starts(k, 0);
+  std::size_t end = n;
+  for (std::size_t s = k; s > 0; --s) {
+    starts[s - 1] = start[s][end];
+    end = starts[s - 1];
+  }
+  return starts;
+}
+
+Result<Candidate> plan_stages(const PlanRequest& request,
+                              const StageCut& cut,
+                              const PlannerInfo& inside) {
+  const std::int64_t devices = request.cluster.device_count();
+  if (cut.groups < 1 || devices % cut.groups != 0) {
+    return invalid_input(
+        fmt::format("{} devices cannot be cut into {} equal groups", devices, cut.groups),
+        "pipeline");
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part,
+                             plan::stage_cluster(request.cluster, devices / cut.groups));
+  SHARDPLAN_ASSIGN_OR_RETURN(const training::StagedStep staged,
+                             training::split_into_stages(request.step, cut.stage_of));
+  plan::Plan plan;
+  plan.graph_hash = ir::structural_hash(request.step);
+  plan.recipe = request.recipe;
+  plan.cluster = request.cluster;
+  plan.pipeline = plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, {}};
+  StagePlanner planner(request, inside, std::move(part));
+  const Bytes limit = memory_limit(request);
+  std::vector<Bytes> limits(staged.stages.size(), limit);
+  Candidate best;
+  for (int round = 0; round < kRounds; ++round) {
+    plan.pipeline->stages.clear();
+    for (std::size_t s = 0; s < staged.stages.size(); ++s) {
+      SHARDPLAN_ASSIGN_OR_RETURN(plan::Plan stage, planner.plan(staged.stages[s].graph, limits[s]));
+      plan.pipeline->stages.push_back(std::move(stage));
+    }
+    SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request.step));
+    if (round == 0 || now.simulation.peak_bytes < best.simulation.peak_bytes) {
+      best = std::move(now);
+    }
+    if (best.simulation.peak_bytes <= limit) {
+      break;
+    }
+    // What the pipeline adds to the stage's own peak: other microbatches in flight, messages.
+    bool lower = false;
+    for (std::size_t s = 0; s < staged.stages.size(); ++s) {
+      const Bytes own = plan.pipeline->stages[s].prediction.peak_bytes;
+      const auto group = static_cast<std::size_t>(s % static_cast<std::size_t>(cut.groups));
+      const Bytes over = best.group_peaks[group] - limit;
+      if (over > 0 && own > over) {
+        limits[s] = std::min(limits[s], own) - over;
+        lower = limits[s] > 0;
+      }
+    }
+    if (!lower) {
+      break;
+    }
+  }
+  return best;
+}
+
+}  // namespace shardplan::planners

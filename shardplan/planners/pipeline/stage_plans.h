@@ -1,0 +1,51 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shardplan/planners/evaluate.h"
+
+namespace shardplan::planners {
+
+/// A run of forward ops that a cut may not divide: the ops from one change of block to the next.
+struct Segment {
+  std::string block{};    ///< "" between blocks
+  std::size_t begin = 0;  ///< ops of the step
+  std::size_t end = 0;
+  Seconds forward = 0;  ///< of one microbatch on one device: kernels only
+  Seconds backward = 0;
+};
+
+/// The forward ops of a step in segments, in their order. Where the step has fewer blocks than
+/// `least` segments, every op is one. O(ops).
+[[nodiscard]] std::vector<Segment> segments(const ir::Graph& step,
+                                            const cost::CostModel& cost,
+                                            std::size_t least);
+
+/// How a step is cut, before its stages are planned.
+struct StageCut {
+  std::string schedule = "1f1b";
+  int groups = 1;               ///< of devices, of equal size
+  std::vector<int> stage_of{};  ///< by op of the step, see training::split_into_stages
+};
+
+/// The stage of every op, when stage i has the segments from starts[i] (starts[0] = 0) to the next.
+[[nodiscard]] std::vector<int> stages_of_segments(const ir::Graph& step,
+                                                  const std::vector<Segment>& segments,
+                                                  const std::vector<std::size_t>& starts);
+
+/// Starts of `stages` runs of segments whose longest takes least time, forward and backward
+/// together. Precondition: at least as many segments. O(segments² · stages).
+[[nodiscard]] std::vector<std::size_t> balanced_starts(const std::vector<Segment>& segments,
+                                                       int stages);
+
+/// Plans every stage by `inside` on its part of the cluster, and simulates the whole. What several
+/// microbatches in flight leave in memory is found by simulating, and taken off the limit that the
+/// stage is planned within, until the pipeline fits or no stage does. Equal stages are planned
+/// once. Errors: a cluster that does not divide, a schedule without this shape, a step that cannot
+/// be cut there.
+[[nodiscard]] Result<Candidate> plan_stages(const PlanRequest& request,
+                                            const StageCut& cut,
+                                            const PlannerInfo& inside);
+
+}  // namespace shardplan::planners

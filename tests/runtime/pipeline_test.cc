@@ -1,0 +1,125 @@
+// Pipelines of ranks that are threads of this process, against one device.
+
+#include "shardplan/runtime/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ranks.h"
+#include "shardplan/frontends/frontends.h"
+#include "shardplan/planners/pipeline/stage_plans.h"
+#include "shardplan/planners/planner.h"
+#include "shardplan/runtime/initial.h"
+#include "shardplan/runtime/verify.h"
+#include "shardplan/sim/pipeline.h"
+
+namespace shardplan::runtime {
+namespace {
+
+struct Case {
+  std::string model;
+  std::string schedule = "1f1b";
+  int groups = 2;
+  int ranks = 2;
+  std::int64_t microbatches = 2;
+  double clip_norm = 0;
+  std::string inside = "dp";
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  std::string name = c.model.substr(0, c.model.find(':')) + "_" + c.schedule + "_" +
+                     std::to_string(c.groups) + "stages_" + std::to_string(c.ranks) + "ranks_" +
+                     std::to_string(c.microbatches) + "microbatches_" + c.inside +
+                     (c.clip_norm > 0 ? "_clipped" : "") + "_" + std::to_string(info.index);
+  std::replace_if(
+      name.begin(), name.end(), [](char ch) { return std::isalnum(ch) == 0; }, '_');
+  return name;
+}
+
+class Pipelines : public testing::TestWithParam<Case> {};
+
+// Losses, gradients and weights of three steps, and the peak of every rank to the byte.
+TEST_P(Pipelines, EqualOneDevice) {
+  const Case& c = GetParam();
+  training::Recipe recipe;
+  recipe.precision = training::Precision::kFloat64;
+  recipe.microbatches = c.microbatches;
+  recipe.clip_norm = c.clip_norm;
+  const ir::Graph step =
+      training::build_training_step(*frontends::zoo_model(c.model), recipe).value();
+  planners::PlanRequest request{.step = step};
+  request.recipe = recipe;
+  request.cluster = cluster::load_cluster("local:" + std::to_string(c.ranks)).value();
+  const cost::CostModel cost(request.cluster, {});
+  const auto parts = planners::segments(step, cost, static_cast<std::size_t>(c.groups));
+  const planners::StageCut cut{
+      c.schedule,
+      c.groups,
+      planners::stages_of_segments(step, parts, planners::balanced_starts(parts, c.groups))};
+  const auto planned =
+      planners::plan_stages(request, cut, *planners::find_planner(c.inside).value());
+  ASSERT_TRUE(planned.has_value()) << planned.error().text();
+  const auto program = lower::lower_pipeline(step,
+                                             planned->plan,
+                                             [](const plan::Plan&) {
+                                               return [](const sharding::ReshardStep&,
+                                                         const ir::TensorType&) { return 1.0; };
+                                             },
+                                             {.keep_gradients = true});
+  ASSERT_TRUE(program.has_value()) << program.error().text();
+
+  const std::vector<std::int64_t> bounds = lookup_bounds(step);
+  Difference worst;
+  std::vector<Bytes> peaks(static_cast<std::size_t>(c.ranks), 0);
+  run_ranks(c.ranks, [&](std::int64_t rank, GroupSource& groups) {
+    const auto run = PipelineTrainer::create({*program, rank, 1, &groups, {}});
+    ASSERT_TRUE(run.has_value()) << run.error().text();
+    const auto verifier = Verifier::create(step, planned->plan, rank, 1, {}).value();
+    for (int i = 0; i < 3; ++i) {
+      const InputSource inputs = [&](ir::ValueId input, std::int64_t microbatch) {
+        return random_input(step, input, bounds[input.index()], 1, i, microbatch);
+      };
+      (*run)->reset_peak();
+      const Result<double> loss = (*run)->run_step(inputs);
+      ASSERT_TRUE(loss.has_value()) << loss.error().text();
+      Bytes& peak = peaks[static_cast<std::size_t>(rank)];
+      peak = std::max(peak, (*run)->memory().peak());
+      ASSERT_TRUE(verifier->compare_step(**run, *loss, inputs).has_value());
+    }
+    if (rank == 0) {
+      worst = verifier->worst();
+    }
+  });
+  EXPECT_LT(worst.relative, tolerance(step)) << worst.where;
+  EXPECT_FALSE(worst.where.empty());
+  const auto simulated = sim::simulate_pipeline(
+      *program, request.cluster, planned->plan.pipeline->stages, {.overlap = false});
+  ASSERT_TRUE(simulated.has_value());
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
+    const int group = program->device_of_rank(static_cast<std::int64_t>(rank));
+    EXPECT_EQ(peaks[rank], simulated->peak_bytes[static_cast<std::size_t>(group)]) << rank;
+  }
+}
+
+constexpr const char* kMlp = "mlp:layers=4,hidden=16,batch=8";
+constexpr const char* kGpt = "gpt:layers=3,hidden=16,heads=2,seq=8,batch=8,vocab=64";
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         Pipelines,
+                         testing::Values(Case{kMlp},
+                                         Case{kMlp, "gpipe", 2, 2, 4},
+                                         Case{kMlp, "1f1b", 3, 3, 4, 1.0},
+                                         Case{kGpt, "1f1b", 2, 2, 1},
+                                         Case{kGpt, "1f1b", 2, 2, 4},
+                                         Case{kGpt, "gpipe", 2, 4, 2, 1.0},
+                                         Case{kGpt, "1f1b", 2, 4, 4, 1.0, "megatron"},
+                                         Case{kGpt, "1f1b", 4, 4, 8}),
+                         name_of);
+
+}  // namespace
+}  // namespace shardplan::runtime
