@@ -229,6 +229,12 @@ Error broken(const std::vector<Claim>& claims, const std::string& file) {
 Result<int> check_plan(const std::string& file, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(file, "check-plan", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(file));
+  if (loaded.pipeline) {
+    return Error{ErrorCode::kUnsupported,
+                 "plans of pipelines are not counted a second time; simulate says what they take",
+                 file,
+                 {}};
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(const sim::Certificate found,
                              sim::certify(loaded.program, loaded.step, cost_model_of(loaded.plan)));
   const std::vector<Claim> claims = Claims(loaded.plan, found).check();

@@ -68,7 +68,7 @@ void print_rows(const std::vector<Row>& rows, const Planning& planning) {
                human_seconds(result.simulation.exposed_communication_seconds),
                human_bytes(plan.prediction.peak_bytes),
                verdict(result),
-               cluster::to_string(plan.mesh),
+               shape_text(plan),
                recompute_text(plan),
                plan.prediction.lower_bound_seconds > 0
                    ? fmt::format("{:.1f} %", 100 * plan.prediction.gap)

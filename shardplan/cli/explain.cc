@@ -127,21 +127,58 @@ void print_layers(const plan::Plan& plan, const std::vector<LayerExplanation>& l
       table.text());
 }
 
+/// Prints the table, or returns its object.
+Result<nlohmann::ordered_json> explain_one(const plan::Plan& plan,
+                                           const ir::Graph& step,
+                                           const Options& options,
+                                           const Session& session) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<LayerExplanation> layers,
+                             planners::explain(plan, step));
+  if (session.json) {
+    return to_object(plan, step, layers);
+  }
+  clear_progress();
+  print_layers(plan, layers, options.all);
+  print_whole_calls(planners::whole_calls(plan, step));
+  return nlohmann::ordered_json();
+}
+
 Result<int> explain(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.plan, "explain", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(options.plan));
-  if (options.program) {
+  if (options.program && !loaded.pipeline) {
     fmt::print("{}", lower::print(loaded.program, loaded.step));
     return 0;
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<LayerExplanation> layers,
-                             planners::explain(loaded.plan, loaded.step));
+  for (std::size_t s = 0; options.program && s < loaded.pipeline->stages.size(); ++s) {
+    fmt::print("stage {}\n{}",
+               s,
+               lower::print(loaded.pipeline->programs[s], loaded.pipeline->stages[s].graph));
+  }
+  if (options.program) {
+    return 0;
+  }
+  if (loaded.pipeline) {
+    nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+    for (std::size_t s = 0; s < loaded.pipeline->stages.size(); ++s) {
+      if (!session.json) {
+        fmt::print("stage     {}\n", s);
+      }
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          nlohmann::ordered_json stage,
+          explain_one(
+              loaded.plan.pipeline->stages[s], loaded.pipeline->stages[s].graph, options, session));
+      stages.push_back(std::move(stage));
+    }
+    if (session.json) {
+      print_json({{"stages", std::move(stages)}});
+    }
+    return 0;
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const nlohmann::ordered_json object,
+                             explain_one(loaded.plan, loaded.step, options, session));
   if (session.json) {
-    print_json(to_object(loaded.plan, loaded.step, layers));
-  } else {
-    clear_progress();
-    print_layers(loaded.plan, layers, options.all);
-    print_whole_calls(planners::whole_calls(loaded.plan, loaded.step));
+    print_json(object);
   }
   return 0;
 }

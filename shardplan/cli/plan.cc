@@ -56,7 +56,7 @@ void print_summary(const planners::PlanResult& result,
              result.limit == planners::SearchLimit::kNone          ? ""
              : result.limit == planners::SearchLimit::kInterrupted ? ", interrupted"
                                                                    : ", stopped by its time limit");
-  fmt::print("mesh      {}\n", cluster::to_string(plan.mesh));
+  fmt::print("mesh      {}\n", shape_text(plan));
   std::string step = human_seconds(prediction.step_seconds);
   const double part = part_of_peak(result, planning.step);
   if (part > 0) {
@@ -70,6 +70,9 @@ void print_summary(const planners::PlanResult& result,
   fmt::print("step      {}\n", step);
   if (prediction.lower_bound_seconds > 0) {
     print_proof(prediction);
+  } else if (prediction.step_lower_bound_seconds > 0) {
+    fmt::print("proof     no step below {}, at the devices' rate of matrix products\n",
+               human_seconds(prediction.step_lower_bound_seconds));
   }
   fmt::print("memory    {} of {}  {}\n",
              human_bytes(prediction.peak_bytes),
@@ -77,7 +80,9 @@ void print_summary(const planners::PlanResult& result,
                                                      : plan.cluster.device.memory),
              memory_text(result.simulation.at_peak));
   fmt::print("recompute {}\n", recompute_text(plan));
-  print_whole_calls(planners::whole_calls(plan, planning.step));
+  if (!plan.pipeline) {
+    print_whole_calls(planners::whole_calls(plan, planning.step));
+  }
   if (output.empty()) {
     fmt::print("wrote     nothing; give -o plan.json to keep the plan\n");
   } else {

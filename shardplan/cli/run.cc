@@ -8,7 +8,6 @@
 
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/session.h"
-#include "shardplan/sim/sim.h"
 #include "shardplan/support/text.h"
 #ifdef SHARDPLAN_WITH_RUNTIME
 #include "shardplan/runtime/runtime.h"
@@ -75,19 +74,19 @@ Status check_ranks(std::int64_t ranks, bool oversubscribe) {
 /// What rank 0 tells of a run: predictions of the very Program that ran, beside what was measured.
 struct Outcome {
   runtime::RunReport report{};
-  sim::Simulation predicted{};
+  Predicted predicted{};
 
   /// Needs a timeline.
   [[nodiscard]] std::map<std::string, Seconds> predicted_by_name() const {
     std::map<std::string, Seconds> out;
-    for (const sim::Event& event : predicted.timeline) {
+    for (const sim::Event& event : predicted.simulation.timeline) {
       out[event.name] += event.end - event.start;
     }
     return out;
   }
   [[nodiscard]] double memory_difference(std::size_t rank) const {
     return static_cast<double>(report.measured_peak_bytes[rank]) /
-               static_cast<double>(predicted.peak_bytes) -
+               static_cast<double>(predicted.peak_bytes[rank]) -
            1;
   }
 };
@@ -101,10 +100,9 @@ nlohmann::ordered_json to_object(const Outcome& outcome, const Options& options)
   object["worst_tensor"] = report.worst_tensor;
   object["losses"] = report.losses;
   object["reference_losses"] = report.reference_losses;
-  object["predicted_peak_bytes"] =
-      std::vector<Bytes>(report.measured_peak_bytes.size(), outcome.predicted.peak_bytes);
+  object["predicted_peak_bytes"] = outcome.predicted.peak_bytes;
   object["measured_peak_bytes"] = report.measured_peak_bytes;
-  object["predicted_step_seconds"] = outcome.predicted.step_seconds;
+  object["predicted_step_seconds"] = outcome.predicted.simulation.step_seconds;
   object["measured_step_seconds"] = report.measured_step_seconds;
   object["measured_rank_seconds"] = report.measured_rank_seconds;
   object["step_seconds"] = report.step_seconds;
@@ -135,7 +133,7 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
   fmt::print("plan      {} of {}, mesh {}\n\n",
              loaded.plan.planner,
              loaded.plan.model,
-             cluster::to_string(loaded.plan.mesh));
+             shape_text(loaded.plan));
   TextTable losses(options.verify ? std::vector<std::string>{"step", "loss", "one device"}
                                   : std::vector<std::string>{"step", "loss"});
   for (std::size_t i = 0; i < report.losses.size(); ++i) {
@@ -151,10 +149,10 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
       {"rank", "peak predicted", "measured", "difference", "step predicted", "measured"});
   for (std::size_t rank = 0; rank < report.measured_peak_bytes.size(); ++rank) {
     ranks.add({fmt::format("{}", rank),
-               human_bytes(outcome.predicted.peak_bytes),
+               human_bytes(outcome.predicted.peak_bytes[rank]),
                human_bytes(report.measured_peak_bytes[rank]),
                fmt::format("{:+.2f} %", 100 * outcome.memory_difference(rank)),
-               human_seconds(outcome.predicted.step_seconds),
+               human_seconds(outcome.predicted.simulation.step_seconds),
                human_seconds(report.measured_rank_seconds[rank])});
   }
   fmt::print("{}\n", ranks.text());
@@ -179,19 +177,18 @@ Result<int> run_here(const LoadedPlan& loaded,
     control.progress = {};
   }
   Result<runtime::RunReport> report =
-      runtime::run_rank(loaded.step, loaded.plan, loaded.program, rank, run_options, control);
+      loaded.pipeline
+          ? runtime::run_rank(
+                loaded.step, loaded.plan, *loaded.pipeline, rank, run_options, control)
+          : runtime::run_rank(loaded.step, loaded.plan, loaded.program, rank, run_options, control);
   if (!report) {
     return std::move(report).error();
   }
   if (rank.rank != 0) {
     return report->ok ? 0 : 1;
   }
-  const Outcome outcome{
-      std::move(*report),
-      sim::simulate(loaded.program,
-                    loaded.step,
-                    cost_model_of(loaded.plan),
-                    {.timeline = options.times, .overlap = !loaded.plan.cluster.local})};
+  SHARDPLAN_ASSIGN_OR_RETURN(Predicted predicted, predict(loaded, options.times));
+  const Outcome outcome{std::move(*report), std::move(predicted)};
   if (session.json) {
     print_json(to_object(outcome, options));
   } else {
@@ -227,7 +224,7 @@ Result<int> run(const Options& options, const Session& session) {
         load_plan(options.plan,
                   {.weights = !options.random_weights, .keep_gradients = options.verify}));
     SHARDPLAN_RETURN_IF_ERROR(check_weights(loaded, options.random_weights));
-    ranks = loaded.plan.mesh.size();
+    ranks = loaded.ranks();
     if (rank && rank->world_size != ranks) {
       return invalid_input(
           fmt::format(

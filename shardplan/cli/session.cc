@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shardplan/frontends/frontends.h"
+#include "shardplan/sim/pipeline.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::cli {
@@ -88,6 +90,13 @@ std::string find_model(const std::string& model, const std::string& plan_path) {
   }
   const std::filesystem::path beside = std::filesystem::path(plan_path).parent_path() / path;
   return std::filesystem::exists(beside, ignored) ? beside.string() : model;
+}
+
+sharding::StepPrice price_of(const plan::Plan& plan) {
+  return [cost = cost::CostModel(plan.cluster, plan.mesh)](const sharding::ReshardStep& step,
+                                                           const ir::TensorType& type) {
+    return cost.reshard_step(step, type);
+  };
 }
 
 }  // namespace
@@ -231,18 +240,61 @@ Result<LoadedPlan> load_plan(const std::string& path, const LoadPlanOptions& opt
   LoadedPlan loaded;
   SHARDPLAN_ASSIGN_OR_RETURN(loaded.step, training::build_training_step(forward, header.recipe));
   SHARDPLAN_ASSIGN_OR_RETURN(loaded.plan, plan::from_json(json, loaded.step, path));
-  const cost::CostModel cost = cost_model_of(loaded.plan);
-  const sharding::StepPrice price = [&cost](const sharding::ReshardStep& step,
-                                            const ir::TensorType& type) {
-    return cost.reshard_step(step, type);
-  };
+  if (loaded.plan.pipeline) {
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        loaded.pipeline,
+        lower::lower_pipeline(
+            loaded.step, loaded.plan, price_of, {.keep_gradients = options.keep_gradients}));
+    return loaded;
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(loaded.program,
                              lower::lower(loaded.step,
                                           loaded.plan,
-                                          price,
+                                          price_of(loaded.plan),
                                           {.keep_gradients = options.keep_gradients,
                                            .overlap = loaded.plan.cluster.local}));
   return loaded;
+}
+
+Result<Predicted> predict(const LoadedPlan& loaded, bool timeline) {
+  const sim::SimOptions options{.timeline = timeline, .overlap = !loaded.plan.cluster.local};
+  Predicted out;
+  if (!loaded.pipeline) {
+    out.simulation =
+        sim::simulate(loaded.program, loaded.step, cost_model_of(loaded.plan), options);
+    out.peak_bytes.assign(static_cast<std::size_t>(loaded.ranks()), out.simulation.peak_bytes);
+    return out;
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      sim::PipelineSimulation simulated,
+      sim::simulate_pipeline(
+          *loaded.pipeline, loaded.plan.cluster, loaded.plan.pipeline->stages, options));
+  for (std::int64_t rank = 0; rank < loaded.ranks(); ++rank) {
+    out.peak_bytes.push_back(
+        simulated.peak_bytes[static_cast<std::size_t>(loaded.pipeline->device_of_rank(rank))]);
+  }
+  out.simulation = std::move(simulated.step);
+  return out;
+}
+
+std::string shape_text(const plan::Plan& plan) {
+  if (!plan.pipeline) {
+    return cluster::to_string(plan.mesh);
+  }
+  const std::vector<plan::Plan>& stages = plan.pipeline->stages;
+  std::string text = fmt::format("{} stages", stages.size());
+  const bool equal = std::all_of(stages.begin(), stages.end(), [&](const plan::Plan& stage) {
+    return stage.mesh == stages.front().mesh;
+  });
+  if (!equal) {
+    text += " of several meshes";
+  } else if (stages.front().mesh.size() > 1) {
+    text += " of " + cluster::to_string(stages.front().mesh);
+  }
+  if (static_cast<int>(stages.size()) != plan.pipeline->devices) {
+    text += fmt::format(" on {} groups", plan.pipeline->devices);
+  }
+  return text + ", " + plan.pipeline->schedule;
 }
 
 }  // namespace shardplan::cli

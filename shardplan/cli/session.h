@@ -2,13 +2,15 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "shardplan/cost/cost_model.h"
 #include "shardplan/ir/graph.h"
-#include "shardplan/lower/program.h"
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/plan/plan.h"
+#include "shardplan/sim/sim.h"
 #include "shardplan/support/progress.h"
 #include "shardplan/support/result.h"
 #include "shardplan/training/training.h"
@@ -82,7 +84,12 @@ void add_recipe_options(CLI::App& app, RecipeOptions& options);
 struct LoadedPlan {
   plan::Plan plan{};
   ir::Graph step{};
-  lower::Program program{};
+  lower::Program program{};  ///< without a pipeline
+  std::optional<lower::PipelineProgram> pipeline{};
+
+  [[nodiscard]] std::int64_t ranks() const {
+    return pipeline ? pipeline->ranks() : plan.mesh.size();
+  }
 };
 struct LoadPlanOptions {
   bool weights = false;         ///< read weights, and fail when the model's file has none
@@ -94,5 +101,15 @@ struct LoadPlanOptions {
                                            const LoadPlanOptions& options = {});
 
 [[nodiscard]] cost::CostModel cost_model_of(const plan::Plan& plan);
+
+/// What the simulator says of a loaded plan.
+struct Predicted {
+  sim::Simulation simulation{};
+  std::vector<Bytes> peak_bytes{};  ///< by rank
+};
+[[nodiscard]] Result<Predicted> predict(const LoadedPlan& loaded, bool timeline);
+
+/// "data 2 × tensor 4"; of a pipeline "2 stages of data 2, 1f1b".
+[[nodiscard]] std::string shape_text(const plan::Plan& plan);
 
 }  // namespace shardplan::cli

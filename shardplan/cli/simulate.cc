@@ -17,15 +17,15 @@ struct Options {
   std::string trace{};
 };
 
-nlohmann::ordered_json to_object(const sim::Simulation& simulation, std::int64_t devices) {
+nlohmann::ordered_json to_object(const Predicted& predicted) {
+  const sim::Simulation& simulation = predicted.simulation;
   nlohmann::ordered_json object;
   object["step_seconds"] = simulation.step_seconds;
   object["additive_seconds"] = simulation.additive_seconds;
   object["compute_seconds"] = simulation.compute_seconds;
   object["communication_seconds"] = simulation.communication_seconds;
   object["exposed_communication_seconds"] = simulation.exposed_communication_seconds;
-  object["peak_bytes"] =
-      std::vector<Bytes>(static_cast<std::size_t>(devices), simulation.peak_bytes);
+  object["peak_bytes"] = predicted.peak_bytes;
   object["memory_at_peak"] = memory_json(simulation.at_peak);
   object["flops_per_device"] = whole(simulation.flops);
   return object;
@@ -34,17 +34,20 @@ nlohmann::ordered_json to_object(const sim::Simulation& simulation, std::int64_t
 Result<int> simulate(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.plan, "simulate", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(options.plan));
-  const sim::Simulation simulation =
-      sim::simulate(loaded.program,
-                    loaded.step,
-                    cost_model_of(loaded.plan),
-                    {.timeline = !options.trace.empty(), .overlap = !loaded.plan.cluster.local});
+  if (loaded.pipeline && !options.trace.empty()) {
+    return Error{ErrorCode::kUnsupported,
+                 "there is no trace of a pipeline; draw its schedule with: shardplan schedule " +
+                     loaded.plan.pipeline->schedule,
+                 "--trace",
+                 {}};
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const Predicted predicted, predict(loaded, !options.trace.empty()));
+  const sim::Simulation& simulation = predicted.simulation;
   if (!options.trace.empty()) {
     SHARDPLAN_RETURN_IF_ERROR(write_file(options.trace, sim::chrome_trace(simulation)));
   }
-  const std::int64_t devices = loaded.plan.mesh.size();
   if (session.json) {
-    nlohmann::ordered_json object = to_object(simulation, devices);
+    nlohmann::ordered_json object = to_object(predicted);
     if (!options.trace.empty()) {
       object["trace"] = options.trace;
     }
@@ -55,15 +58,16 @@ Result<int> simulate(const Options& options, const Session& session) {
              loaded.plan.planner,
              loaded.plan.model,
              loaded.plan.cluster.name,
-             cluster::to_string(loaded.plan.mesh));
+             shape_text(loaded.plan));
   fmt::print("step      {}\n", human_seconds(simulation.step_seconds));
   fmt::print("compute   {}\n", human_seconds(simulation.compute_seconds));
   fmt::print("transfers {}  {} of it not hidden\n",
              human_seconds(simulation.communication_seconds),
              human_seconds(simulation.exposed_communication_seconds));
-  fmt::print("memory    {} on each of {} devices  {}\n",
+  fmt::print("memory    {} on {} of {} devices  {}\n",
              human_bytes(simulation.peak_bytes),
-             devices,
+             loaded.pipeline ? "the fullest" : "each",
+             loaded.ranks(),
              memory_text(simulation.at_peak));
   if (!options.trace.empty()) {
     fmt::print("wrote     {}  open it at ui.perfetto.dev or chrome://tracing\n", options.trace);

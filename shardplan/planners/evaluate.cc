@@ -31,6 +31,9 @@ Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
   Candidate candidate;
   candidate.simulation = std::move(simulated.step);
   candidate.group_peaks = std::move(simulated.peak_bytes);
+  for (const sim::StageTimes& stage : simulated.stage_times) {
+    candidate.stage_seconds.push_back(stage.forward + stage.backward);
+  }
   plan.prediction.step_seconds = candidate.simulation.step_seconds;
   plan.prediction.additive_seconds = candidate.simulation.additive_seconds;
   plan.prediction.peak_bytes = candidate.simulation.peak_bytes;

@@ -15,7 +15,8 @@ namespace shardplan::planners {
 struct Candidate {
   plan::Plan plan{};
   sim::Simulation simulation{};
-  std::vector<Bytes> group_peaks{};  ///< of a pipeline: by group of devices
+  std::vector<Bytes> group_peaks{};      ///< of a pipeline: by group of devices
+  std::vector<Seconds> stage_seconds{};  ///< of a pipeline: forward and backward of a microbatch
 };
 
 /// The step as lowered and simulated on the plan's cluster and mesh; fills the plan's prediction

@@ -5,6 +5,7 @@
 
 #include "shardplan/planners/intra/expert.h"
 #include "shardplan/planners/intra/map2023.h"
+#include "shardplan/planners/pipeline/shardplan.h"
 #include "shardplan/planners/planner.h"
 #include "shardplan/support/text.h"
 
@@ -12,7 +13,7 @@ namespace shardplan::planners {
 
 const std::vector<PlannerInfo>& registry() {
   static const std::vector<PlannerInfo> planners = [] {
-    std::vector<PlannerInfo> all{map_planner()};
+    std::vector<PlannerInfo> all{map_planner(), shardplan_planner()};
     const std::vector<PlannerInfo> experts = expert_planners();
     all.insert(all.end(), experts.begin(), experts.end());
     return all;

@@ -61,8 +61,8 @@ TEST_P(Pipelines, EqualOneDevice) {
       c.schedule,
       c.groups,
       planners::stages_of_segments(step, parts, planners::balanced_starts(parts, c.groups))};
-  const auto planned =
-      planners::plan_stages(request, cut, *planners::find_planner(c.inside).value());
+  planners::StagePlans stage_plans(request, *planners::find_planner(c.inside).value());
+  const auto planned = stage_plans.plan(cut);
   ASSERT_TRUE(planned.has_value()) << planned.error().text();
   const auto program = lower::lower_pipeline(step,
                                              planned->plan,

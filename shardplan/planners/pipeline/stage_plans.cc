@@ -1,14 +1,18 @@
 #include "shardplan/planners/pipeline/stage_plans.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "shardplan/lower/pipeline.h"
 #include "shardplan/ops/op.h"
+#include "shardplan/plan/labels.h"
 #include "shardplan/training/stages.h"
 
 namespace shardplan::planners {
@@ -32,17 +36,76 @@ Seconds kernel_seconds(const ir::Graph& step, OpId id, const cost::CostModel& co
       cost::kernel_of(def, types.inputs, types.results, ops::flops(step, id), bytes));
 }
 
-/// One plan for each distinct stage and limit.
+std::string text_of(const ir::Attribute& attribute) {
+  return std::visit(
+      [](const auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, ir::IntList>) {
+          return fmt::format("[{}]", fmt::join(value, ","));
+        } else {
+          return fmt::format("{}", value);
+        }
+      },
+      attribute);
+}
+
+/// Everything that a stage's plan depends on: equal for stages that differ in names only, as the
+/// layers of a transformer do. `blocks`: in order of first appearance.
+std::string shape_of(const ir::Graph& stage, const std::vector<std::string>& blocks) {
+  std::string key;
+  for (const ir::Value& value : stage.values()) {
+    key += fmt::format("{} {} {} {};",
+                       static_cast<int>(value.kind),
+                       ir::to_string(value.type),
+                       value.trainable,
+                       value.init_from.value);
+  }
+  for (const ir::Op& op : stage.ops()) {
+    const auto block = std::find(blocks.begin(), blocks.end(), plan::block_of(op.layer));
+    key += fmt::format("{} {} {} {} (",
+                       op.name,
+                       static_cast<int>(op.phase),
+                       op.source.value,
+                       block - blocks.begin());
+    for (const ir::ValueId input : op.inputs) {
+      key += fmt::format("{} ", input.value);
+    }
+    key += ")";
+    for (const auto& [name, attribute] : op.attributes.entries()) {
+      // Where a message goes, and what random numbers an op draws, make no difference.
+      if (name != "message" && name != "from" && name != "to" && name != "seed") {
+        key += name + "=" + text_of(attribute) + " ";
+      }
+    }
+  }
+  for (const ir::Write& write : stage.writes) {
+    key += fmt::format("{}<{} ", write.target.value, write.value.value);
+  }
+  for (const ir::Write& gradient : stage.gradients) {
+    key += fmt::format("{}~{} ", gradient.target.value, gradient.value.value);
+  }
+  return key;
+}
+
+}  // namespace
+
 class StagePlanner {
  public:
   StagePlanner(const PlanRequest& request, const PlannerInfo& inside, cluster::Cluster part)
       : request_(request), inside_(inside), part_(std::move(part)) {}
 
   Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit) {
-    const auto key = std::pair(ir::structural_hash(stage), limit);
+    const std::vector<std::string> blocks = plan::blocks_of(stage);
+    const auto key = std::pair(shape_of(stage, blocks), limit);
     const auto known = known_.find(key);
     if (known != known_.end()) {
-      return known->second;
+      plan::Plan plan = known->second.plan;
+      plan.graph_hash = ir::structural_hash(stage);
+      for (plan::RecomputedBlock& block : plan.recompute) {
+        const std::vector<std::string>& from = known->second.blocks;
+        block.block = blocks[static_cast<std::size_t>(
+            std::find(from.begin(), from.end(), block.block) - from.begin())];
+      }
+      return plan;
     }
     PlanRequest of_stage{.step = stage};
     of_stage.recipe = request_.recipe;
@@ -56,16 +119,41 @@ class StagePlanner {
     if (result.status == SearchStatus::kNoPlanFound) {
       return invalid_input(fmt::format("{} found no plan for a stage", inside_.name), "pipeline");
     }
-    known_.emplace(key, result.best);
+    known_.emplace(key, Known{result.best, blocks});
     return std::move(result.best);
   }
 
  private:
+  struct Known {
+    plan::Plan plan;
+    std::vector<std::string> blocks;
+  };
   const PlanRequest& request_;
   const PlannerInfo& inside_;
   cluster::Cluster part_;
-  std::map<std::pair<std::string, Bytes>, plan::Plan> known_;
+  std::map<std::pair<std::string, Bytes>, Known> known_;
 };
+
+namespace {
+
+/// Takes what the pipeline adds to a stage's own peak (other microbatches in flight, messages) off
+/// the limits of stages in groups that are over theirs; false when there is nothing to take off.
+bool lower_limits(const plan::Plan& plan,
+                  const Candidate& now,
+                  Bytes limit,
+                  std::vector<Bytes>& limits) {
+  bool lowered = false;
+  for (std::size_t s = 0; s < limits.size(); ++s) {
+    const Bytes own = plan.pipeline->stages[s].prediction.peak_bytes;
+    const std::size_t group = s % static_cast<std::size_t>(plan.pipeline->devices);
+    const Bytes over = now.group_peaks[group] - limit;
+    if (over > 0 && own > over) {
+      limits[s] = std::min(limits[s], own) - over;
+      lowered = true;
+    }
+  }
+  return lowered;
+}
 
 }  // namespace
 
@@ -147,53 +235,45 @@ std::vector<std::size_t> balanced_starts(const std::vector<Segment>& segments, i
   return starts;
 }
 
-Result<Candidate> plan_stages(const PlanRequest& request,
-                              const StageCut& cut,
-                              const PlannerInfo& inside) {
-  const std::int64_t devices = request.cluster.device_count();
+StagePlans::StagePlans(const PlanRequest& request, const PlannerInfo& inside)
+    : request_(request), inside_(inside) {}
+StagePlans::~StagePlans() = default;
+
+Result<Candidate> StagePlans::plan(const StageCut& cut) {
+  const std::int64_t devices = request_.cluster.device_count();
   if (cut.groups < 1 || devices % cut.groups != 0) {
     return invalid_input(
         fmt::format("{} devices cannot be cut into {} equal groups", devices, cut.groups),
         "pipeline");
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part,
-                             plan::stage_cluster(request.cluster, devices / cut.groups));
   SHARDPLAN_ASSIGN_OR_RETURN(const training::StagedStep staged,
-                             training::split_into_stages(request.step, cut.stage_of));
+                             training::split_into_stages(request_.step, cut.stage_of));
+  std::unique_ptr<StagePlanner>& planner = planners_[cut.groups];
+  if (planner == nullptr) {
+    SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part,
+                               plan::stage_cluster(request_.cluster, devices / cut.groups));
+    planner = std::make_unique<StagePlanner>(request_, inside_, std::move(part));
+  }
   plan::Plan plan;
-  plan.graph_hash = ir::structural_hash(request.step);
-  plan.recipe = request.recipe;
-  plan.cluster = request.cluster;
+  plan.graph_hash = ir::structural_hash(request_.step);
+  plan.recipe = request_.recipe;
+  plan.cluster = request_.cluster;
   plan.pipeline = plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, {}};
-  StagePlanner planner(request, inside, std::move(part));
-  const Bytes limit = memory_limit(request);
+  const Bytes limit = memory_limit(request_);
   std::vector<Bytes> limits(staged.stages.size(), limit);
   Candidate best;
   for (int round = 0; round < kRounds; ++round) {
     plan.pipeline->stages.clear();
     for (std::size_t s = 0; s < staged.stages.size(); ++s) {
-      SHARDPLAN_ASSIGN_OR_RETURN(plan::Plan stage, planner.plan(staged.stages[s].graph, limits[s]));
+      SHARDPLAN_ASSIGN_OR_RETURN(plan::Plan stage,
+                                 planner->plan(staged.stages[s].graph, limits[s]));
       plan.pipeline->stages.push_back(std::move(stage));
     }
-    SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request.step));
+    SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request_.step));
     if (round == 0 || now.simulation.peak_bytes < best.simulation.peak_bytes) {
       best = std::move(now);
     }
-    if (best.simulation.peak_bytes <= limit) {
-      break;
-    }
-    // What the pipeline adds to the stage's own peak: other microbatches in flight, messages.
-    bool lower = false;
-    for (std::size_t s = 0; s < staged.stages.size(); ++s) {
-      const Bytes own = plan.pipeline->stages[s].prediction.peak_bytes;
-      const auto group = static_cast<std::size_t>(s % static_cast<std::size_t>(cut.groups));
-      const Bytes over = best.group_peaks[group] - limit;
-      if (over > 0 && own > over) {
-        limits[s] = std::min(limits[s], own) - over;
-        lower = limits[s] > 0;
-      }
-    }
-    if (!lower) {
+    if (best.simulation.peak_bytes <= limit || !lower_limits(plan, best, limit, limits)) {
       break;
     }
   }

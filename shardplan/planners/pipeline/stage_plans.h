@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,13 +41,27 @@ struct StageCut {
 [[nodiscard]] std::vector<std::size_t> balanced_starts(const std::vector<Segment>& segments,
                                                        int stages);
 
-/// Plans every stage by `inside` on its part of the cluster, and simulates the whole. What several
-/// microbatches in flight leave in memory is found by simulating, and taken off the limit that the
-/// stage is planned within, until the pipeline fits or no stage does. Equal stages are planned
-/// once. Errors: a cluster that does not divide, a schedule without this shape, a step that cannot
-/// be cut there.
-[[nodiscard]] Result<Candidate> plan_stages(const PlanRequest& request,
-                                            const StageCut& cut,
-                                            const PlannerInfo& inside);
+/// Plans every stage by `inside` on its part of the cluster, and simulates the whole. Keeps stage
+/// plans: stages that differ in names only are planned once, whichever cut they come from.
+class StagePlans {
+ public:
+  /// Both must outlive it.
+  StagePlans(const PlanRequest& request, const PlannerInfo& inside);
+  ~StagePlans();
+  StagePlans(const StagePlans&) = delete;
+  StagePlans& operator=(const StagePlans&) = delete;
+  StagePlans(StagePlans&&) = delete;
+  StagePlans& operator=(StagePlans&&) = delete;
+
+  /// What several microbatches in flight leave in memory is found by simulating, and taken off the
+  /// limit that a stage is planned within, until the pipeline fits or no stage does. Errors: a
+  /// cluster that does not divide, a schedule without this shape, a step that cannot be cut there.
+  [[nodiscard]] Result<Candidate> plan(const StageCut& cut);
+
+ private:
+  const PlanRequest& request_;
+  const PlannerInfo& inside_;
+  std::map<int, std::unique_ptr<class StagePlanner>> planners_;  ///< by number of groups
+};
 
 }  // namespace shardplan::planners
