@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "shardplan/ops/op.h"
+#include "shardplan/training/separate_sums.h"
 
 namespace shardplan::training {
 namespace {
@@ -54,6 +55,7 @@ class Placement {
   }
 
   [[nodiscard]] int stage(OpId op) const { return stage_[op.index()]; }
+  [[nodiscard]] const std::vector<int>& stages() const { return stage_; }
   /// Of a written value that is no op result; kNobody: not written. kAnywhere: wherever it is read.
   [[nodiscard]] int owner(ValueId value) const { return owner_[value.index()]; }
 
@@ -276,10 +278,23 @@ class Planner {
     });
   }
 
+  /// What only the update reads is sent once, not for every microbatch.
+  [[nodiscard]] Phase phase_of(ValueId value, int to) const {
+    const auto t = static_cast<std::size_t>(to);
+    const Phase made = step_.op(step_.value(value).producer).phase;
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      const ir::Op& op = step_.ops()[i];
+      if (out_.ops[t][i] && op.phase != Phase::kUpdate &&
+          std::find(op.inputs.begin(), op.inputs.end(), value) != op.inputs.end()) {
+        return made;
+      }
+    }
+    return Phase::kUpdate;
+  }
+
   void add_message(ValueId value, int from, int to) {
-    const Phase phase = step_.op(step_.value(value).producer).phase;
     out_.messages_of[value.index()].push_back(static_cast<int>(out_.messages.size()));
-    out_.messages.push_back({from, to, phase, value});
+    out_.messages.push_back({from, to, phase_of(value, to), value});
   }
 
   Status find_messages() {
@@ -352,6 +367,7 @@ class StageBuilder {
         copy_op(OpId(i));
       }
     }
+    enter_phase(Phase::kUpdate);
     for (const int message : receives_last_) {
       receive(message);
     }
@@ -421,6 +437,11 @@ class StageBuilder {
   }
 
   void enter_phase(Phase phase) {
+    if (phase == Phase::kUpdate) {
+      for (const int message : std::exchange(late_sends_, {})) {
+        send(message);
+      }
+    }
     for (const int message : std::exchange(early_[phase], {})) {
       receive(message);
     }
@@ -464,8 +485,13 @@ class StageBuilder {
     }
     for (const ValueId output : from.outputs) {
       for (const int number : crossing_.messages_of[output.index()]) {
-        if (message(number).from == stage_) {
+        if (message(number).from != stage_) {
+          continue;
+        }
+        if (message(number).phase == from.phase) {
           send(number);
+        } else {
+          late_sends_.push_back(number);
         }
       }
     }
@@ -511,6 +537,7 @@ class StageBuilder {
   std::vector<ValueId> here_;                ///< by value of the step
   std::vector<OpId> ops_;                    ///< by op of the step
   std::map<Phase, std::vector<int>> early_;  ///< messages of phases that have not begun
+  std::vector<int> late_sends_;  ///< messages of the update whose values are made before it
   std::vector<std::vector<int>> receives_before_;
   std::vector<int> receives_last_;
 };
@@ -541,18 +568,44 @@ Result<int> count_stages(const ir::Graph& step, const std::vector<int>& forward_
   return static_cast<int>(there.size());
 }
 
-}  // namespace
-
-Result<StagedStep> split_into_stages(const ir::Graph& step, const std::vector<int>& forward_stage) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const int count, count_stages(step, forward_stage));
-  Placement placement(step, forward_stage);
-  SHARDPLAN_RETURN_IF_ERROR(placement.run());
+Result<StagedStep> split(const ir::Graph& step, const Placement& placement, int count) {
   SHARDPLAN_ASSIGN_OR_RETURN(const Crossing crossing, Planner(step, placement, count).run());
   StagedStep out;
   out.messages = crossing.messages;
   for (int stage = 0; stage < count; ++stage) {
     SHARDPLAN_ASSIGN_OR_RETURN(Stage made, StageBuilder(step, placement, crossing, stage).run());
     out.stages.push_back(std::move(made));
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<StagedStep> split_into_stages(const ir::Graph& step, const std::vector<int>& forward_stage) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const int count, count_stages(step, forward_stage));
+  Placement whole(step, forward_stage);
+  SHARDPLAN_RETURN_IF_ERROR(whole.run());
+  if (step.microbatches == 1) {
+    return split(step, whole, count);
+  }
+  const Separated separated = separate_sums(step, whole.stages());
+  std::vector<int> stages;
+  for (const OpId op : separated.op_of) {
+    stages.push_back(op.valid() ? forward_stage[op.index()] : 0);
+  }
+  Placement placement(separated.step, stages);
+  SHARDPLAN_RETURN_IF_ERROR(placement.run());
+  SHARDPLAN_ASSIGN_OR_RETURN(StagedStep out, split(separated.step, placement, count));
+  for (Stage& stage : out.stages) {
+    for (OpId& op : stage.op_of) {
+      op = op.valid() ? separated.op_of[op.index()] : op;
+    }
+    for (ValueId& value : stage.value_of) {
+      value = separated.value_of[value.index()];
+    }
+  }
+  for (Message& message : out.messages) {
+    message.value = separated.value_of[message.value.index()];
   }
   return out;
 }

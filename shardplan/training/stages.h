@@ -14,7 +14,7 @@ struct Message {
   int from = 0;
   int to = 0;
   ir::Phase phase = ir::Phase::kForward;
-  ir::ValueId value{};  ///< of the step
+  ir::ValueId value{};  ///< of the step; invalid: a part of a sum that is one value there
 };
 
 /// A training step of its own: the ops of one pipeline stage, in the order of the step, on
@@ -22,8 +22,8 @@ struct Message {
 /// have no outputs.
 struct Stage {
   ir::Graph graph{};
-  std::vector<ir::OpId> op_of{};        ///< by op: that of the step; invalid: send and receive
-  std::vector<ir::ValueId> value_of{};  ///< by value: that of the step
+  std::vector<ir::OpId> op_of{};        ///< by op: that of the step; invalid: not one of its
+  std::vector<ir::ValueId> value_of{};  ///< by value: that of the step; invalid: such a part
 };
 
 struct StagedStep {
