@@ -70,6 +70,21 @@ Status place_groups(const plan::Pipeline& pipeline, PipelineProgram& out) {
   return {};
 }
 
+/// Behind the last instruction of an op that comes before `first`.
+std::size_t weights_begin(const Program& program, ir::OpId first) {
+  std::size_t begin = program.microbatch.size();
+  if (!first.valid()) {
+    return begin;
+  }
+  const std::size_t backward = backward_begin(program);
+  while (begin > backward &&
+         (program.microbatch[begin - 1].recompute || !program.microbatch[begin - 1].op.valid() ||
+          program.microbatch[begin - 1].op >= first)) {
+    --begin;
+  }
+  return begin;
+}
+
 void link_messages(const std::vector<training::Message>& messages, PipelineProgram& out) {
   for (const training::Message& message : messages) {
     out.links.push_back({message.from, message.to, message.phase, {}, {}, {}});
@@ -144,8 +159,9 @@ Result<PipelineProgram> lower_pipeline(const ir::Graph& step,
                                        const PriceOf& price,
                                        const LowerOptions& options) {
   const plan::Pipeline& pipeline = *plan.pipeline;
-  SHARDPLAN_ASSIGN_OR_RETURN(training::StagedStep staged,
-                             training::split_into_stages(step, pipeline.stage_of));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      training::StagedStep staged,
+      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later));
   if (staged.stages.size() != pipeline.stages.size()) {
     return invalid_input(fmt::format("{} stages have a plan, the step is cut into {}",
                                      pipeline.stages.size(),
@@ -154,12 +170,21 @@ Result<PipelineProgram> lower_pipeline(const ir::Graph& step,
   }
   PipelineProgram out;
   SHARDPLAN_ASSIGN_OR_RETURN(out.schedule, schedule_of(step, pipeline));
+  const bool in_parts = has_parts(out.schedule);
+  if (in_parts != pipeline.weights_later) {
+    return invalid_input(
+        fmt::format("schedule {} {} the backward pass in two parts (weights_later)",
+                    pipeline.schedule,
+                    in_parts ? "needs" : "does not have"),
+        "pipeline");
+  }
   SHARDPLAN_RETURN_IF_ERROR(place_groups(pipeline, out));
   out.stages = std::move(staged.stages);
   for (std::size_t s = 0; s < out.stages.size(); ++s) {
     SHARDPLAN_ASSIGN_OR_RETURN(
         Program program,
         lower(out.stages[s].graph, pipeline.stages[s], price(pipeline.stages[s]), options));
+    out.weights_begin.push_back(weights_begin(program, out.stages[s].weights_begin));
     out.programs.push_back(std::move(program));
   }
   link_messages(staged.messages, out);

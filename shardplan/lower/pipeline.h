@@ -28,6 +28,9 @@ struct Link {
 struct PipelineProgram {
   Schedule schedule{};
   std::vector<training::Stage> stages{};
+  std::vector<std::size_t>
+      weights_begin{};              ///< by stage: where the second part of the backward pass
+                                    ///< begins in Program::microbatch; its end: nowhere
   std::vector<Program> programs{};  ///< by stage
   std::vector<std::int64_t>
       first_rank{};           ///< by group of devices, and one more: the number of ranks

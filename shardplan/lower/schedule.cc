@@ -75,6 +75,14 @@ const std::vector<ScheduleInfo>& schedules() {
   return table;
 }
 
+bool has_parts(const Schedule& schedule) {
+  return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const auto& tasks) {
+    return std::any_of(tasks.begin(), tasks.end(), [](const Task& task) {
+      return task.work == Work::kBackwardWeight;
+    });
+  });
+}
+
 Result<const ScheduleInfo*> find_schedule(std::string_view name) {
   std::vector<std::string> names;
   for (const ScheduleInfo& info : schedules()) {

@@ -97,6 +97,9 @@ struct ScheduleInfo {
   std::vector<std::string_view> options = {};
 };
 
+/// Whether it has the backward pass in two parts.
+[[nodiscard]] bool has_parts(const Schedule& schedule);
+
 /// "F(2, 5)": stage 2, microbatch 5; B, I, W as above, U for updates.
 [[nodiscard]] std::string task_text(const Task& task);
 

@@ -259,8 +259,9 @@ namespace {
 
 Status check_pipeline(const Plan& plan, const ir::Graph& step) {
   const Pipeline& pipeline = *plan.pipeline;
-  SHARDPLAN_ASSIGN_OR_RETURN(const training::StagedStep staged,
-                             training::split_into_stages(step, pipeline.stage_of));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const training::StagedStep staged,
+      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later));
   if (staged.stages.size() != pipeline.stages.size()) {
     return invalid_input("it has plans of " + std::to_string(pipeline.stages.size()) +
                              " stages, and cuts the step into " +

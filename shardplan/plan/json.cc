@@ -449,6 +449,9 @@ ordered_json write_pipeline(const Plan& plan, const ir::Graph& step) {
   ordered_json out;
   out["schedule"] = pipeline.schedule;
   out["groups"] = pipeline.devices;
+  if (pipeline.weights_later) {
+    out["weights_later"] = true;
+  }
   out["cut"] = ordered_json::array();
   int last = -1;
   for (std::size_t i = 0; i < step.ops().size(); ++i) {
@@ -460,7 +463,8 @@ ordered_json write_pipeline(const Plan& plan, const ir::Graph& step) {
     }
   }
   out["stages"] = ordered_json::array();
-  const Result<training::StagedStep> staged = training::split_into_stages(step, pipeline.stage_of);
+  const Result<training::StagedStep> staged =
+      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later);
   SHARDPLAN_CHECK(staged.has_value()) << staged.error().text();
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
     ordered_json stage;
@@ -540,15 +544,20 @@ Status read_pipeline(const JsonValue& document,
                      const std::string& where,
                      Plan& plan) {
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue object, document.field("pipeline"));
-  SHARDPLAN_RETURN_IF_ERROR(object.only({"schedule", "groups", "cut", "stages"}));
+  SHARDPLAN_RETURN_IF_ERROR(object.only({"schedule", "groups", "weights_later", "cut", "stages"}));
   Pipeline pipeline;
   SHARDPLAN_RETURN_IF_ERROR(read_text(object, "schedule", pipeline.schedule));
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue groups, object.field("groups"));
   SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t count,
                              groups.integer(1, plan.cluster.device_count()));
   pipeline.devices = static_cast<int>(count);
+  if (object.has("weights_later")) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue flag, object.field("weights_later"));
+    SHARDPLAN_ASSIGN_OR_RETURN(pipeline.weights_later, flag.boolean());
+  }
   SHARDPLAN_RETURN_IF_ERROR(read_cut(object, step, pipeline.stage_of));
-  Result<training::StagedStep> staged = training::split_into_stages(step, pipeline.stage_of);
+  Result<training::StagedStep> staged =
+      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later);
   if (!staged) {
     return within(std::move(staged).error(), object.place());
   }

@@ -128,6 +128,13 @@ Status JsonValue::only(const std::vector<std::string>& known) const {
   return {};
 }
 
+Result<bool> JsonValue::boolean() const {
+  if (!value_->is_boolean()) {
+    return wrong_type("true or false");
+  }
+  return value_->get<bool>();
+}
+
 Result<std::string> JsonValue::text() const {
   if (!value_->is_string()) {
     return wrong_type("a text");

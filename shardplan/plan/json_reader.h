@@ -37,6 +37,7 @@ class JsonValue {
   [[nodiscard]] Status only(const std::vector<std::string>& known) const;
 
   [[nodiscard]] Result<std::string> text() const;
+  [[nodiscard]] Result<bool> boolean() const;
   [[nodiscard]] Result<std::int64_t> integer(std::int64_t low, std::int64_t high) const;
   /// A finite number of at least `low`.
   [[nodiscard]] Result<double> number(double low) const;

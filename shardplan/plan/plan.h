@@ -64,6 +64,8 @@ struct Pipeline {
   std::string schedule{};       ///< lower/schedule.h
   int devices = 1;              ///< groups of devices that share the stages
   std::vector<int> stage_of{};  ///< by OpId of the step: the stage of forward ops; others are 0
+  /// The backward pass in two parts, see training::split_into_stages: for schedules that have both.
+  bool weights_later = false;
   /// Of the stages' own steps (training/stages.h), on the devices of one group.
   std::vector<Plan> stages{};
 };

@@ -30,7 +30,10 @@ Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
       sim::simulate_pipeline(program, plan.cluster, plan.pipeline->stages, options));
   Candidate candidate;
   candidate.simulation = std::move(simulated.step);
-  candidate.group_peaks = std::move(simulated.peak_bytes);
+  for (int stage = 0; stage < program.schedule.stages; ++stage) {
+    candidate.stage_peaks.push_back(
+        simulated.peak_bytes[static_cast<std::size_t>(program.device_of(stage))]);
+  }
   for (const sim::StageTimes& stage : simulated.stage_times) {
     candidate.stage_seconds.push_back(stage.forward + stage.backward);
   }

@@ -15,7 +15,7 @@ namespace shardplan::planners {
 struct Candidate {
   plan::Plan plan{};
   sim::Simulation simulation{};
-  std::vector<Bytes> group_peaks{};      ///< of a pipeline: by group of devices
+  std::vector<Bytes> stage_peaks{};      ///< of a pipeline: by stage, of its group of devices
   std::vector<Seconds> stage_seconds{};  ///< of a pipeline: forward and backward of a microbatch
 };
 

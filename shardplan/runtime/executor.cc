@@ -44,6 +44,7 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.update, self.update_));
   self.find_gradient_ends();
   self.backward_begin_ = lower::backward_begin(self.program_);
+  self.weights_begin_ = setup.weights_begin;
   self.reset_times();
   for (const std::vector<Step>* steps : {&self.program_.microbatch, &self.program_.update}) {
     if (std::any_of(steps->begin(), steps->end(), [](const Step& s) { return s.aside; })) {
@@ -445,26 +446,43 @@ Result<double> Executor::forward_and_backward(const InputSource& inputs) {
   return loss / static_cast<double>(program_.microbatches);
 }
 
-Status Executor::run_forward(const InputSource& inputs, std::int64_t microbatch) {
+Status Executor::run_part(const InputSource& inputs,
+                          std::int64_t microbatch,
+                          std::size_t begin,
+                          std::size_t end) {
   const at::NoGradGuard no_grad;
   microbatch_number_ = microbatch;
   fill_inputs(inputs);
+  if (begin != 0) {
+    bring_back(microbatch);
+  }
   const MemoryScope scope(memory_);
   SHARDPLAN_RETURN_IF_ERROR(
-      run_section({program_.microbatch, microbatch_, times_.microbatch}, 0, backward_begin_));
-  keep(microbatch);
+      run_section({program_.microbatch, microbatch_, times_.microbatch}, begin, end));
+  if (end != program_.microbatch.size() || begin == 0) {
+    keep(microbatch);
+  }
   return {};
 }
 
+Status Executor::run_forward(const InputSource& inputs, std::int64_t microbatch) {
+  return run_part(inputs, microbatch, 0, backward_begin_);
+}
+
 Result<double> Executor::run_backward(const InputSource& inputs, std::int64_t microbatch) {
-  const at::NoGradGuard no_grad;
-  microbatch_number_ = microbatch;
-  fill_inputs(inputs);
-  bring_back(microbatch);
-  const MemoryScope scope(memory_);
-  SHARDPLAN_RETURN_IF_ERROR(run_section({program_.microbatch, microbatch_, times_.microbatch},
-                                        backward_begin_,
-                                        program_.microbatch.size()));
+  SHARDPLAN_RETURN_IF_ERROR(
+      run_part(inputs, microbatch, backward_begin_, program_.microbatch.size()));
+  return program_.loss.valid() ? tensor(program_.loss).item<double>() : 0.0;
+}
+
+Status Executor::run_backward_inputs(const InputSource& inputs, std::int64_t microbatch) {
+  SHARDPLAN_RETURN_IF_ERROR(run_part(inputs, microbatch, backward_begin_, weights_begin_));
+  return {};
+}
+
+Result<double> Executor::run_backward_weights(const InputSource& inputs, std::int64_t microbatch) {
+  SHARDPLAN_RETURN_IF_ERROR(
+      run_part(inputs, microbatch, weights_begin_, program_.microbatch.size()));
   return program_.loss.valid() ? tensor(program_.loss).item<double>() : 0.0;
 }
 

@@ -28,6 +28,7 @@ struct ExecutorSetup {
   GroupSource* groups = nullptr;  ///< used in create() only; may be null when no group is needed
   Heartbeat heartbeat{};
   // Of a pipeline stage:
+  std::size_t weights_begin = 0;    ///< see lower::PipelineProgram
   std::string group_purpose{};      ///< of the stage's own groups
   std::int64_t first_rank = 0;      ///< of the mesh, among all ranks
   Messenger* messenger = nullptr;   ///< for its ops send and receive; must outlive the executor
@@ -57,6 +58,9 @@ class Executor final : public Trainer {
   Status run_forward(const InputSource& inputs, std::int64_t microbatch);
   /// Returns the microbatch's loss; 0 in a stage that does not have it.
   Result<double> run_backward(const InputSource& inputs, std::int64_t microbatch);
+  /// The two parts of run_backward, where the program has them.
+  Status run_backward_inputs(const InputSource& inputs, std::int64_t microbatch);
+  Result<double> run_backward_weights(const InputSource& inputs, std::int64_t microbatch);
 
   using Part = runtime::Part;
   [[nodiscard]] Part resident(ir::ValueId value) const;
@@ -123,6 +127,10 @@ class Executor final : public Trainer {
   };
   Status run_section(const Section& section, std::size_t begin, std::size_t end);
   void run_message(const lower::Step& step, const Prepared& prepared);
+  Status run_part(const InputSource& inputs,
+                  std::int64_t microbatch,
+                  std::size_t begin,
+                  std::size_t end);
   void keep(std::int64_t microbatch);
   void bring_back(std::int64_t microbatch);
   void run_instruction(const lower::Step& step, const Prepared& prepared);
@@ -163,6 +171,7 @@ class Executor final : public Trainer {
   };
   Times times_{};  ///< of every instruction, summed over all calls since the last reset
   std::size_t backward_begin_ = 0;
+  std::size_t weights_begin_ = 0;
   std::vector<bool> resident_root_{};                       ///< by local
   std::map<std::int64_t, std::vector<at::Tensor>> kept_{};  ///< by microbatch in flight
   bool lost_a_peer_ = false;

@@ -46,6 +46,7 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
                            setup.groups,
                            setup.heartbeat};
     of_stage.first_rank = program_.first_rank_of(stage);
+    of_stage.weights_begin = program_.weights_begin[s];
     of_stage.messenger = messenger_.get();
     of_stage.memory = &memory_;
     of_stage.group_purpose = "/stage/" + std::to_string(stage);
@@ -72,13 +73,12 @@ Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSou
       SHARDPLAN_RETURN_IF_ERROR(executor.run_update());
       return 0.0;
     case lower::Work::kBackwardInput:
+      SHARDPLAN_RETURN_IF_ERROR(executor.run_backward_inputs(of_stage, task.microbatch));
+      return 0.0;
     case lower::Work::kBackwardWeight:
-      break;
+      return executor.run_backward_weights(of_stage, task.microbatch);
   }
-  return Error{ErrorCode::kUnsupported,
-               "the runtime does not split the backward pass yet",
-               "schedule " + program_.schedule.name,
-               {}};
+  return 0.0;
 }
 
 Result<double> PipelineTrainer::run_step(const InputSource& inputs) {

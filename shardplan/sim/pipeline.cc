@@ -74,7 +74,13 @@ class GroupMemory {
           run_steps(task, program.update, 0, program.update.size());
           break;
         case Work::kBackwardInput:
+          memory.bring_back(task.microbatch);
+          run_steps(task, program.microbatch, backward, program_.weights_begin[s]);
+          memory.keep(task.microbatch);
+          break;
         case Work::kBackwardWeight:
+          memory.bring_back(task.microbatch);
+          run_steps(task, program.microbatch, program_.weights_begin[s], program.microbatch.size());
           break;
       }
     }
@@ -139,11 +145,13 @@ Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
   const auto microbatches = static_cast<double>(program.schedule.microbatches);
   for (std::size_t s = 0; s < program.programs.size(); ++s) {
     const cost::CostModel cost(stages[s].cluster, stages[s].mesh);
-    const SectionTimes times =
-        section_times(program.programs[s], program.stages[s].graph, cost, options);
+    const SectionTimes times = section_times(
+        program.programs[s], program.weights_begin[s], program.stages[s].graph, cost, options);
     StageTimes& stage = out.stage_times.emplace_back();
     stage.forward = times.forward;
     stage.backward = times.backward;
+    stage.backward_input = times.backward_input;
+    stage.backward_weight = times.backward_weight;
     stage.update = times.update;
     out.step.compute_seconds = std::max(
         out.step.compute_seconds, (times.forward + times.backward) * microbatches + times.update);

@@ -70,13 +70,17 @@ struct SimOptions {
 
 /// The parts of a pipeline stage's step, each from a standstill to the end of both streams.
 struct SectionTimes {
-  Seconds forward = 0;   ///< of one microbatch
-  Seconds backward = 0;  ///< of one microbatch
+  Seconds forward = 0;          ///< of one microbatch
+  Seconds backward = 0;         ///< of one microbatch
+  Seconds backward_input = 0;   ///< its part before `weights_begin`
+  Seconds backward_weight = 0;  ///< and the other
   Seconds update = 0;
   Seconds compute = 0;  ///< kernels of one microbatch and the update
   Flops flops = 0;      ///< likewise
 };
+/// `weights_begin`: see lower::PipelineProgram.
 [[nodiscard]] SectionTimes section_times(const lower::Program& program,
+                                         std::size_t weights_begin,
                                          const ir::Graph& step,
                                          const cost::CostModel& cost,
                                          const SimOptions& options = {});

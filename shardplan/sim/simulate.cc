@@ -36,7 +36,7 @@ class Simulator {
         options_(options),
         memory_(program, step, meter_) {}
 
-  SectionTimes sections() {
+  SectionTimes sections(std::size_t weights_begin) {
     prepare(program_.microbatch, microbatch_prices_, 1);
     prepare(program_.update, update_prices_, 1);
     const std::size_t backward = lower::backward_begin(program_);
@@ -44,6 +44,10 @@ class Simulator {
     out.forward = seconds_of(program_.microbatch, microbatch_prices_, 0, backward);
     out.backward =
         seconds_of(program_.microbatch, microbatch_prices_, backward, program_.microbatch.size());
+    out.backward_input =
+        seconds_of(program_.microbatch, microbatch_prices_, backward, weights_begin);
+    out.backward_weight = seconds_of(
+        program_.microbatch, microbatch_prices_, weights_begin, program_.microbatch.size());
     out.update = seconds_of(program_.update, update_prices_, 0, program_.update.size());
     out.compute = result_.compute_seconds;
     out.flops = result_.flops;
@@ -281,10 +285,11 @@ void Simulator::memory_section(const std::vector<Step>& steps) {
 }  // namespace
 
 SectionTimes section_times(const Program& program,
+                           std::size_t weights_begin,
                            const ir::Graph& step,
                            const cost::CostModel& cost,
                            const SimOptions& options) {
-  return Simulator(program, step, cost, options).sections();
+  return Simulator(program, step, cost, options).sections(weights_begin);
 }
 
 Simulation simulate(const Program& program,

@@ -348,8 +348,13 @@ class StageBuilder {
   StageBuilder(const ir::Graph& step,
                const Placement& placement,
                const Crossing& crossing,
-               int stage)
-      : step_(step), placement_(placement), crossing_(crossing), stage_(stage) {}
+               int stage,
+               bool weights_later)
+      : step_(step),
+        placement_(placement),
+        crossing_(crossing),
+        stage_(stage),
+        weights_later_(weights_later) {}
 
   Result<Stage> run() {
     out_.graph.name = fmt::format("{}.stage{}", step_.name, stage_);
@@ -358,15 +363,20 @@ class StageBuilder {
     ops_.resize(step_.ops().size());
     copy_values();
     place_receives();
+    find_weight_ops();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      if (step_.ops()[i].phase == Phase::kUpdate) {
+        copy_weight_ops();
+      }
       enter_phase(step_.ops()[i].phase);
       for (const int message : receives_before_[i]) {
         receive(message);
       }
-      if (crossing_.ops[index()][i]) {
+      if (crossing_.ops[index()][i] && !weight_op_[i]) {
         copy_op(OpId(i));
       }
     }
+    copy_weight_ops();
     enter_phase(Phase::kUpdate);
     for (const int message : receives_last_) {
       receive(message);
@@ -380,6 +390,46 @@ class StageBuilder {
   [[nodiscard]] std::size_t index() const { return static_cast<std::size_t>(stage_); }
   [[nodiscard]] const Message& message(int number) const {
     return crossing_.messages[static_cast<std::size_t>(number)];
+  }
+
+  /// Backward ops that no message of the backward phase needs.
+  void find_weight_ops() {
+    weight_op_.assign(step_.ops().size(), false);
+    if (!weights_later_) {
+      return;
+    }
+    std::vector<bool> awaited(step_.values().size(), false);
+    for (const Message& m : crossing_.messages) {
+      awaited[m.value.index()] =
+          awaited[m.value.index()] || (m.from == stage_ && m.phase == Phase::kBackward);
+    }
+    for (std::size_t i = step_.ops().size(); i-- > 0;) {
+      const ir::Op& op = step_.ops()[i];
+      if (op.phase != Phase::kBackward || !crossing_.ops[index()][i]) {
+        continue;
+      }
+      const bool needed = std::any_of(op.outputs.begin(), op.outputs.end(), [&](ValueId output) {
+        return awaited[output.index()];
+      });
+      weight_op_[i] = !needed;
+      for (const ValueId input : op.inputs) {
+        awaited[input.index()] = awaited[input.index()] || needed;
+      }
+    }
+  }
+
+  void copy_weight_ops() {
+    if (!weights_later_ || out_.weights_begin.valid()) {
+      return;
+    }
+    enter_phase(Phase::kBackward);
+    const OpId begin(out_.graph.ops().size());
+    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      if (weight_op_[i]) {
+        copy_op(OpId(i));
+        out_.weights_begin = begin;
+      }
+    }
   }
 
   void copy_values() {
@@ -533,6 +583,8 @@ class StageBuilder {
   const Placement& placement_;
   const Crossing& crossing_;
   int stage_;
+  bool weights_later_;
+  std::vector<bool> weight_op_;  ///< by op of the step
   Stage out_;
   std::vector<ValueId> here_;                ///< by value of the step
   std::vector<OpId> ops_;                    ///< by op of the step
@@ -568,12 +620,16 @@ Result<int> count_stages(const ir::Graph& step, const std::vector<int>& forward_
   return static_cast<int>(there.size());
 }
 
-Result<StagedStep> split(const ir::Graph& step, const Placement& placement, int count) {
+Result<StagedStep> split(const ir::Graph& step,
+                         const Placement& placement,
+                         int count,
+                         bool weights_later) {
   SHARDPLAN_ASSIGN_OR_RETURN(const Crossing crossing, Planner(step, placement, count).run());
   StagedStep out;
   out.messages = crossing.messages;
   for (int stage = 0; stage < count; ++stage) {
-    SHARDPLAN_ASSIGN_OR_RETURN(Stage made, StageBuilder(step, placement, crossing, stage).run());
+    SHARDPLAN_ASSIGN_OR_RETURN(Stage made,
+                               StageBuilder(step, placement, crossing, stage, weights_later).run());
     out.stages.push_back(std::move(made));
   }
   return out;
@@ -581,12 +637,14 @@ Result<StagedStep> split(const ir::Graph& step, const Placement& placement, int 
 
 }  // namespace
 
-Result<StagedStep> split_into_stages(const ir::Graph& step, const std::vector<int>& forward_stage) {
+Result<StagedStep> split_into_stages(const ir::Graph& step,
+                                     const std::vector<int>& forward_stage,
+                                     bool weights_later) {
   SHARDPLAN_ASSIGN_OR_RETURN(const int count, count_stages(step, forward_stage));
   Placement whole(step, forward_stage);
   SHARDPLAN_RETURN_IF_ERROR(whole.run());
   if (step.microbatches == 1) {
-    return split(step, whole, count);
+    return split(step, whole, count, weights_later);
   }
   const Separated separated = separate_sums(step, whole.stages());
   std::vector<int> stages;
@@ -595,7 +653,8 @@ Result<StagedStep> split_into_stages(const ir::Graph& step, const std::vector<in
   }
   Placement placement(separated.step, stages);
   SHARDPLAN_RETURN_IF_ERROR(placement.run());
-  SHARDPLAN_ASSIGN_OR_RETURN(StagedStep out, split(separated.step, placement, count));
+  SHARDPLAN_ASSIGN_OR_RETURN(StagedStep out,
+                             split(separated.step, placement, count, weights_later));
   for (Stage& stage : out.stages) {
     for (OpId& op : stage.op_of) {
       op = op.valid() ? separated.op_of[op.index()] : op;

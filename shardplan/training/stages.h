@@ -22,7 +22,10 @@ struct Message {
 /// have no outputs.
 struct Stage {
   ir::Graph graph{};
-  std::vector<ir::OpId> op_of{};        ///< by op: that of the step; invalid: not one of its
+  std::vector<ir::OpId> op_of{};  ///< by op: that of the step; invalid: not one of its
+  /// With `weights_later`: the first backward op that neither another stage nor the loss waits for;
+  /// an invalid id where there is none.
+  ir::OpId weights_begin{};
   std::vector<ir::ValueId> value_of{};  ///< by value: that of the step; invalid: such a part
 };
 
@@ -44,9 +47,14 @@ struct StagedStep {
 ///   messages; the counter of steps is everywhere.
 /// - In the forward and backward phases a stage receives before its first op of the phase.
 ///
+/// - With `weights_later`, the backward ops that other stages wait for come first, and then the
+/// rest:
+///   gradients of weights (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024).
+///
 /// Errors: a list of another length, an empty stage, a forward op that needs a value of a later
 /// stage, a buffer that one stage writes and another one reads. O(graph · stages).
 [[nodiscard]] Result<StagedStep> split_into_stages(const ir::Graph& step,
-                                                   const std::vector<int>& forward_stage);
+                                                   const std::vector<int>& forward_stage,
+                                                   bool weights_later = false);
 
 }  // namespace shardplan::training

@@ -28,6 +28,7 @@ struct Case {
   std::int64_t microbatches = 2;
   double clip_norm = 0;
   std::string inside = "dp";
+  int chunks = 1;
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -56,11 +57,13 @@ TEST_P(Pipelines, EqualOneDevice) {
   request.recipe = recipe;
   request.cluster = cluster::load_cluster("local:" + std::to_string(c.ranks)).value();
   const cost::CostModel cost(request.cluster, {});
-  const auto parts = planners::segments(step, cost, static_cast<std::size_t>(c.groups));
+  const int stages = c.groups * c.chunks;
+  const auto parts = planners::segments(step, cost, static_cast<std::size_t>(stages));
   const planners::StageCut cut{
       c.schedule,
+      c.schedule.starts_with("zb_"),
       c.groups,
-      planners::stages_of_segments(step, parts, planners::balanced_starts(parts, c.groups))};
+      planners::stages_of_segments(step, parts, planners::balanced_starts(parts, stages))};
   planners::StagePlans stage_plans(request, *planners::find_planner(c.inside).value());
   const auto planned = stage_plans.plan(cut);
   ASSERT_TRUE(planned.has_value()) << planned.error().text();
@@ -118,7 +121,14 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{kGpt, "1f1b", 2, 2, 4},
                                          Case{kGpt, "gpipe", 2, 4, 2, 1.0},
                                          Case{kGpt, "1f1b", 2, 4, 4, 1.0, "megatron"},
-                                         Case{kGpt, "1f1b", 4, 4, 8}),
+                                         Case{kGpt, "1f1b", 4, 4, 8},
+                                         Case{kGpt, "interleaved_1f1b", 2, 2, 4, 0, "dp", 2},
+                                         Case{kGpt, "breadth_first", 2, 4, 4, 1.0, "dp", 2},
+                                         Case{kGpt, "dapple", 3, 3, 5},
+                                         Case{kGpt, "zb_h1", 3, 3, 6, 1.0},
+                                         Case{kGpt, "zb_h2", 2, 4, 4, 0, "zero3"},
+                                         Case{kMlp, "zb_v", 2, 2, 4, 0, "dp", 2},
+                                         Case{kGpt, "zb_v", 2, 4, 4, 1.0, "megatron", 2}),
                          name_of);
 
 }  // namespace

@@ -28,11 +28,16 @@ constexpr int kCuts = 3;  ///< for one number of groups and one schedule
 
 struct ScheduleChoice {
   std::string_view name;
-  int chunks;
+  int chunks = 1;
+  bool weights_later = false;
 };
-/// Those that run a step at a time and have stages in the order of the groups.
-constexpr ScheduleChoice kSchedules[] = {
-    {"1f1b", 1}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 4}};
+/// Those that run a step at a time on one copy of the weights.
+constexpr ScheduleChoice kSchedules[] = {{"1f1b"},
+                                         {"interleaved_1f1b", 2},
+                                         {"interleaved_1f1b", 4},
+                                         {"zb_h1", 1, true},
+                                         {"zb_h2", 1, true},
+                                         {"zb_v", 2, true}};
 
 /// Seconds of all kernels of the step on one device, launches left out, over the devices.
 Seconds compute_bound(const PlanRequest& request) {
@@ -106,8 +111,10 @@ class Search {
     }
     std::vector<std::size_t> starts = balanced_starts(parts, count);
     for (int round = 0; round < kCuts; ++round) {
-      const StageCut cut{
-          std::string(schedule.name), groups, stages_of_segments(request_.step, parts, starts)};
+      const StageCut cut{std::string(schedule.name),
+                         schedule.weights_later,
+                         groups,
+                         stages_of_segments(request_.step, parts, starts)};
       Result<Candidate> made = stages_.plan(cut);
       if (!made) {
         return;

@@ -145,8 +145,7 @@ bool lower_limits(const plan::Plan& plan,
   bool lowered = false;
   for (std::size_t s = 0; s < limits.size(); ++s) {
     const Bytes own = plan.pipeline->stages[s].prediction.peak_bytes;
-    const std::size_t group = s % static_cast<std::size_t>(plan.pipeline->devices);
-    const Bytes over = now.group_peaks[group] - limit;
+    const Bytes over = now.stage_peaks[s] - limit;
     if (over > 0 && own > over) {
       limits[s] = std::min(limits[s], own) - over;
       lowered = true;
@@ -246,8 +245,9 @@ Result<Candidate> StagePlans::plan(const StageCut& cut) {
         fmt::format("{} devices cannot be cut into {} equal groups", devices, cut.groups),
         "pipeline");
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(const training::StagedStep staged,
-                             training::split_into_stages(request_.step, cut.stage_of));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const training::StagedStep staged,
+      training::split_into_stages(request_.step, cut.stage_of, cut.weights_later));
   std::unique_ptr<StagePlanner>& planner = planners_[cut.groups];
   if (planner == nullptr) {
     SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part,
@@ -258,7 +258,7 @@ Result<Candidate> StagePlans::plan(const StageCut& cut) {
   plan.graph_hash = ir::structural_hash(request_.step);
   plan.recipe = request_.recipe;
   plan.cluster = request_.cluster;
-  plan.pipeline = plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, {}};
+  plan.pipeline = plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, cut.weights_later, {}};
   const Bytes limit = memory_limit(request_);
   std::vector<Bytes> limits(staged.stages.size(), limit);
   Candidate best;

@@ -27,6 +27,7 @@ struct Segment {
 /// How a step is cut, before its stages are planned.
 struct StageCut {
   std::string schedule = "1f1b";
+  bool weights_later = false;   ///< of a schedule with the backward pass in two parts
   int groups = 1;               ///< of devices, of equal size
   std::vector<int> stage_of{};  ///< by op of the step, see training::split_into_stages
 };
