@@ -64,8 +64,9 @@ void print_summary(const planners::PlanResult& result,
   }
   if (prediction.step_seconds > 0) {
     step += fmt::format(
-        " · {:.0f} % of it communication not hidden",
-        100 * result.simulation.exposed_communication_seconds / prediction.step_seconds);
+        " · {:.0f} % of it {}",
+        100 * result.simulation.exposed_communication_seconds / prediction.step_seconds,
+        plan.pipeline ? "bubbles and communication not hidden" : "communication not hidden");
   }
   fmt::print("step      {}\n", step);
   if (prediction.lower_bound_seconds > 0) {

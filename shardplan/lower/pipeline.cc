@@ -154,6 +154,39 @@ std::vector<Piece> pieces(const PipelineProgram& program, int message) {
   return out;
 }
 
+std::vector<UpdateRun> update_runs(const PipelineProgram& program, int device) {
+  struct Instruction {
+    std::size_t order;
+    int stage;
+    std::size_t index;
+  };
+  std::vector<Instruction> all;
+  for (int stage = 0; stage < program.schedule.stages; ++stage) {
+    if (program.device_of(stage) != device) {
+      continue;
+    }
+    const auto s = static_cast<std::size_t>(stage);
+    std::size_t order = 0;
+    for (std::size_t i = 0; i < program.programs[s].update.size(); ++i) {
+      const ir::OpId op = program.programs[s].update[i].op;
+      order = std::max(order, op.valid() ? program.stages[s].order[op.index()] : order);
+      all.push_back({order, stage, i});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Instruction& a, const Instruction& b) {
+    return a.order < b.order;
+  });
+  std::vector<UpdateRun> runs;
+  for (const Instruction& instruction : all) {
+    if (runs.empty() || runs.back().stage != instruction.stage ||
+        runs.back().end != instruction.index) {
+      runs.push_back({instruction.stage, instruction.index, instruction.index});
+    }
+    runs.back().end = instruction.index + 1;
+  }
+  return runs;
+}
+
 Result<PipelineProgram> lower_pipeline(const ir::Graph& step,
                                        const plan::Plan& plan,
                                        const PriceOf& price,

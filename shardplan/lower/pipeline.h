@@ -66,6 +66,17 @@ struct Piece {
 /// senders serve receivers in turn. O(senders · receivers).
 [[nodiscard]] std::vector<Piece> pieces(const PipelineProgram& program, int message);
 
+/// Some of the update's instructions of a stage.
+struct UpdateRun {
+  int stage = 0;
+  std::size_t begin = 0;  ///< in Program::update
+  std::size_t end = 0;
+};
+
+/// The updates of all stages of a group of devices, in the order of the whole step: in a norm of
+/// all gradients they wait for each other.
+[[nodiscard]] std::vector<UpdateRun> update_runs(const PipelineProgram& program, int device);
+
 /// Prices of changes of layout in a stage.
 using PriceOf = std::function<sharding::StepPrice(const plan::Plan& stage)>;
 

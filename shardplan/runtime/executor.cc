@@ -449,40 +449,43 @@ Result<double> Executor::forward_and_backward(const InputSource& inputs) {
 Status Executor::run_part(const InputSource& inputs,
                           std::int64_t microbatch,
                           std::size_t begin,
-                          std::size_t end) {
+                          std::size_t end,
+                          bool kept,
+                          bool keeps) {
   const at::NoGradGuard no_grad;
   microbatch_number_ = microbatch;
   fill_inputs(inputs);
-  if (begin != 0) {
+  if (kept) {
     bring_back(microbatch);
   }
   const MemoryScope scope(memory_);
   SHARDPLAN_RETURN_IF_ERROR(
       run_section({program_.microbatch, microbatch_, times_.microbatch}, begin, end));
-  if (end != program_.microbatch.size() || begin == 0) {
+  if (keeps) {
     keep(microbatch);
   }
   return {};
 }
 
 Status Executor::run_forward(const InputSource& inputs, std::int64_t microbatch) {
-  return run_part(inputs, microbatch, 0, backward_begin_);
+  return run_part(inputs, microbatch, 0, backward_begin_, false, true);
 }
 
 Result<double> Executor::run_backward(const InputSource& inputs, std::int64_t microbatch) {
   SHARDPLAN_RETURN_IF_ERROR(
-      run_part(inputs, microbatch, backward_begin_, program_.microbatch.size()));
+      run_part(inputs, microbatch, backward_begin_, program_.microbatch.size(), true, false));
   return program_.loss.valid() ? tensor(program_.loss).item<double>() : 0.0;
 }
 
 Status Executor::run_backward_inputs(const InputSource& inputs, std::int64_t microbatch) {
-  SHARDPLAN_RETURN_IF_ERROR(run_part(inputs, microbatch, backward_begin_, weights_begin_));
+  SHARDPLAN_RETURN_IF_ERROR(
+      run_part(inputs, microbatch, backward_begin_, weights_begin_, true, true));
   return {};
 }
 
 Result<double> Executor::run_backward_weights(const InputSource& inputs, std::int64_t microbatch) {
   SHARDPLAN_RETURN_IF_ERROR(
-      run_part(inputs, microbatch, weights_begin_, program_.microbatch.size()));
+      run_part(inputs, microbatch, weights_begin_, program_.microbatch.size(), true, false));
   return program_.loss.valid() ? tensor(program_.loss).item<double>() : 0.0;
 }
 
@@ -520,11 +523,14 @@ void Executor::run_message(const Step& step, const Prepared& prepared) {
 }
 
 Status Executor::run_update() {
+  return run_update(0, program_.update.size());
+}
+
+Status Executor::run_update(std::size_t begin, std::size_t end) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope(memory_);
-  SHARDPLAN_RETURN_IF_ERROR(
-      run_section({program_.update, update_, times_.update}, 0, program_.update.size()));
-  ++steps_done_;
+  SHARDPLAN_RETURN_IF_ERROR(run_section({program_.update, update_, times_.update}, begin, end));
+  steps_done_ += end == program_.update.size() ? 1 : 0;
   return {};
 }
 

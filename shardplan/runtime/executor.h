@@ -52,6 +52,8 @@ class Executor final : public Trainer {
   /// the update.
   Result<double> run_microbatches(const InputSource& inputs);
   Status run_update();
+  /// Some of its instructions; the step ends with those at its end.
+  Status run_update(std::size_t begin, std::size_t end);
   /// The pieces of run_microbatches, for one microbatch of several that are in flight: what the
   /// forward pass leaves for the backward pass is kept under the microbatch's number.
   void begin_step();
@@ -127,10 +129,13 @@ class Executor final : public Trainer {
   };
   Status run_section(const Section& section, std::size_t begin, std::size_t end);
   void run_message(const lower::Step& step, const Prepared& prepared);
+  /// `kept`: whether the microbatch was in flight before; `keeps`: whether it is after it.
   Status run_part(const InputSource& inputs,
                   std::int64_t microbatch,
                   std::size_t begin,
-                  std::size_t end);
+                  std::size_t end,
+                  bool kept,
+                  bool keeps);
   void keep(std::int64_t microbatch);
   void bring_back(std::int64_t microbatch);
   void run_instruction(const lower::Step& step, const Prepared& prepared);

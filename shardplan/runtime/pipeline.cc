@@ -21,6 +21,12 @@ Result<std::unique_ptr<Trainer>> PipelineTrainer::create(const PipelineSetup& se
 /// Groups are made in the same order on all ranks: that of all ranks, those between stages, those
 /// inside them.
 Status PipelineTrainer::set_up(const PipelineSetup& setup) {
+  if (!program_.schedule.synchronous) {
+    return Error{ErrorCode::kUnsupported,
+                 "the runtime runs synchronous schedules only",
+                 "schedule " + program_.schedule.name,
+                 {}};
+  }
   if (program_.ranks() > 1) {
     if (setup.groups == nullptr) {
       return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
@@ -30,6 +36,7 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
     SHARDPLAN_ASSIGN_OR_RETURN(world_, setup.groups->group(all, "/world"));
   }
   const int here = program_.device_of_rank(rank_);
+  update_runs_ = lower::update_runs(program_, here);
   std::vector<int> mine;
   for (int stage = 0; stage < program_.schedule.stages; ++stage) {
     if (program_.device_of(stage) == here) {
@@ -62,7 +69,7 @@ Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSou
   const InputSource of_stage = [&](ir::ValueId input, std::int64_t microbatch) {
     return inputs(value_of[input.index()], microbatch);
   };
-  messenger_->begin_task(task.work != lower::Work::kUpdate);
+  messenger_->begin_task(true);
   switch (task.work) {
     case lower::Work::kForward:
       SHARDPLAN_RETURN_IF_ERROR(executor.run_forward(of_stage, task.microbatch));
@@ -70,8 +77,7 @@ Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSou
     case lower::Work::kBackward:
       return executor.run_backward(of_stage, task.microbatch);
     case lower::Work::kUpdate:
-      SHARDPLAN_RETURN_IF_ERROR(executor.run_update());
-      return 0.0;
+      return 0.0;  // run_step
     case lower::Work::kBackwardInput:
       SHARDPLAN_RETURN_IF_ERROR(executor.run_backward_inputs(of_stage, task.microbatch));
       return 0.0;
@@ -90,6 +96,11 @@ Result<double> PipelineTrainer::run_step(const InputSource& inputs) {
   for (const lower::Task& task : program_.schedule.tasks[device]) {
     SHARDPLAN_ASSIGN_OR_RETURN(const double of_task, run_task(task, inputs));
     loss += of_task;
+  }
+  // Updates come last in synchronous schedules, and those of all stages together.
+  messenger_->begin_task(false);
+  for (const lower::UpdateRun& run : update_runs_) {
+    SHARDPLAN_RETURN_IF_ERROR(stages_.at(run.stage)->run_update(run.begin, run.end));
   }
   try {
     messenger_->finish();

@@ -54,6 +54,7 @@ class PipelineTrainer final : public Trainer {
   MemoryCounter memory_{};  // outlives the tensors of all that follows
   std::shared_ptr<Group> world_{};
   std::unique_ptr<Messenger> messenger_{};
+  std::vector<lower::UpdateRun> update_runs_{};
   std::map<int, std::unique_ptr<Executor>> stages_{};  ///< of this rank
   bool lost_a_peer_ = false;
 };

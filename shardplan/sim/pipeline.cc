@@ -43,7 +43,7 @@ Seconds wire_seconds(const PipelineProgram& program, const cluster::Cluster& clu
 /// The bytes of one group of devices, task by task.
 class GroupMemory {
  public:
-  GroupMemory(const PipelineProgram& program, int group) : program_(program) {
+  GroupMemory(const PipelineProgram& program, int group) : program_(program), group_(group) {
     for (int stage = 0; stage < program.schedule.stages; ++stage) {
       if (program.device_of(stage) == group) {
         const auto s = static_cast<std::size_t>(stage);
@@ -71,8 +71,7 @@ class GroupMemory {
           run_steps(task, program.microbatch, backward, program.microbatch.size());
           break;
         case Work::kUpdate:
-          run_steps(task, program.update, 0, program.update.size());
-          break;
+          break;  // below
         case Work::kBackwardInput:
           memory.bring_back(task.microbatch);
           run_steps(task, program.microbatch, backward, program_.weights_begin[s]);
@@ -83,6 +82,13 @@ class GroupMemory {
           run_steps(task, program.microbatch, program_.weights_begin[s], program.microbatch.size());
           break;
       }
+    }
+    ++task_;
+    for (const lower::UpdateRun& run : lower::update_runs(program_, group_)) {
+      run_steps({Work::kUpdate, run.stage},
+                program_.programs[static_cast<std::size_t>(run.stage)].update,
+                run.begin,
+                run.end);
     }
     waiting_.clear();
   }
@@ -129,6 +135,7 @@ class GroupMemory {
   }
 
   const PipelineProgram& program_;
+  int group_;
   MemoryMeter meter_;  // outlives the charges
   std::map<int, std::unique_ptr<ProgramMemory>> stages_;
   std::map<Channel, std::deque<Sent>> waiting_;

@@ -24,6 +24,8 @@ using ir::ValueKind;
 
 constexpr int kAnywhere = -1;
 constexpr int kNobody = -2;
+constexpr std::size_t kSteps =
+    3;  ///< of Stage::order for an op of the step: late sends, receives, it
 
 /// The stage of every op, and of every value that lives across steps and is changed by one.
 class Placement {
@@ -365,6 +367,7 @@ class StageBuilder {
     place_receives();
     find_weight_ops();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
+      place_ = i;
       if (step_.ops()[i].phase == Phase::kUpdate) {
         copy_weight_ops();
       }
@@ -377,6 +380,7 @@ class StageBuilder {
       }
     }
     copy_weight_ops();
+    place_ = step_.ops().size();
     enter_phase(Phase::kUpdate);
     for (const int message : receives_last_) {
       receive(message);
@@ -489,7 +493,7 @@ class StageBuilder {
   void enter_phase(Phase phase) {
     if (phase == Phase::kUpdate) {
       for (const int message : std::exchange(late_sends_, {})) {
-        send(message);
+        send(message, /*late=*/true);
       }
     }
     for (const int message : std::exchange(early_[phase], {})) {
@@ -510,6 +514,7 @@ class StageBuilder {
     const OpId id = out_.graph.add_op(std::move(op), {type});
     here_[m.value.index()] = out_.graph.op(id).outputs[0];
     out_.op_of.emplace_back();
+    out_.order.push_back(kSteps * place_ + 1);
     out_.value_of.push_back(m.value);
   }
 
@@ -527,6 +532,7 @@ class StageBuilder {
     const OpId id = out_.graph.add_op(std::move(op), types);
     ops_[original.index()] = id;
     out_.op_of.push_back(original);
+    out_.order.push_back(kSteps * place_ + 2);
     for (std::size_t r = 0; r < from.outputs.size(); ++r) {
       const ValueId result = out_.graph.op(id).outputs[r];
       here_[from.outputs[r].index()] = result;
@@ -539,7 +545,7 @@ class StageBuilder {
           continue;
         }
         if (message(number).phase == from.phase) {
-          send(number);
+          send(number, /*late=*/false);
         } else {
           late_sends_.push_back(number);
         }
@@ -547,7 +553,7 @@ class StageBuilder {
     }
   }
 
-  void send(int number) {
+  void send(int number, bool late) {
     const Message& m = message(number);
     ir::Op op;
     op.name = "send";
@@ -556,6 +562,8 @@ class StageBuilder {
     op.attributes = {{"message", std::int64_t{number}}, {"to", std::int64_t{m.to}}};
     out_.graph.add_op(std::move(op), {});
     out_.op_of.emplace_back();
+    // Before what is received there, unless it has just been made.
+    out_.order.push_back(kSteps * place_ + (late ? 0 : 2));
   }
 
   void finish() {
@@ -589,6 +597,7 @@ class StageBuilder {
   std::vector<ValueId> here_;                ///< by value of the step
   std::vector<OpId> ops_;                    ///< by op of the step
   std::map<Phase, std::vector<int>> early_;  ///< messages of phases that have not begun
+  std::size_t place_ = 0;                    ///< op of the step in progress
   std::vector<int> late_sends_;  ///< messages of the update whose values are made before it
   std::vector<std::vector<int>> receives_before_;
   std::vector<int> receives_last_;

@@ -22,7 +22,8 @@ struct Message {
 /// have no outputs.
 struct Stage {
   ir::Graph graph{};
-  std::vector<ir::OpId> op_of{};  ///< by op: that of the step; invalid: not one of its
+  std::vector<ir::OpId> op_of{};     ///< by op: that of the step; invalid: not one of its
+  std::vector<std::size_t> order{};  ///< by op: its place among the ops of all stages
   /// With `weights_later`: the first backward op that neither another stage nor the loss waits for;
   /// an invalid id where there is none.
   ir::OpId weights_begin{};

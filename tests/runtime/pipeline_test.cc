@@ -103,14 +103,18 @@ TEST_P(Pipelines, EqualOneDevice) {
   const auto simulated = sim::simulate_pipeline(
       *program, request.cluster, planned->plan.pipeline->stages, {.overlap = false});
   ASSERT_TRUE(simulated.has_value());
+  // A rank with smaller parts has less.
+  std::vector<Bytes> largest(simulated->peak_bytes.size(), 0);
   for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
     const int group = program->device_of_rank(static_cast<std::int64_t>(rank));
-    EXPECT_EQ(peaks[rank], simulated->peak_bytes[static_cast<std::size_t>(group)]) << rank;
+    Bytes& of_group = largest[static_cast<std::size_t>(group)];
+    of_group = std::max(of_group, peaks[rank]);
   }
+  EXPECT_EQ(largest, simulated->peak_bytes);
 }
 
-constexpr const char* kMlp = "mlp:layers=4,hidden=16,batch=8";
-constexpr const char* kGpt = "gpt:layers=3,hidden=16,heads=2,seq=8,batch=8,vocab=64";
+constexpr const char* kMlp = "mlp:layers=4,hidden=16,batch=24";
+constexpr const char* kGpt = "gpt:layers=3,hidden=16,heads=2,seq=8,batch=24,vocab=64";
 
 INSTANTIATE_TEST_SUITE_P(All,
                          Pipelines,
@@ -124,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{kGpt, "1f1b", 4, 4, 8},
                                          Case{kGpt, "interleaved_1f1b", 2, 2, 4, 0, "dp", 2},
                                          Case{kGpt, "breadth_first", 2, 4, 4, 1.0, "dp", 2},
-                                         Case{kGpt, "dapple", 3, 3, 5},
+                                         Case{kGpt, "dapple", 3, 3, 6},
                                          Case{kGpt, "zb_h1", 3, 3, 6, 1.0},
                                          Case{kGpt, "zb_h2", 2, 4, 4, 0, "zero3"},
                                          Case{kMlp, "zb_v", 2, 2, 4, 0, "dp", 2},
