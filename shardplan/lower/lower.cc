@@ -453,6 +453,12 @@ Result<Program> lower(const ir::Graph& step,
                       const plan::Plan& plan,
                       const sharding::StepPrice& price,
                       const LowerOptions& options) {
+  if (plan.pipeline) {
+    return Error{ErrorCode::kUnsupported,
+                 "the plan is a pipeline, whose stages are programs of their own",
+                 "lower",
+                 {"plan with another planner, such as map"}};
+  }
   return Lowering(step, plan, price, options).run();
 }
 

@@ -107,6 +107,13 @@ inline void add_shape(std::vector<Sample>& out) {
        {{"shape", ir::IntList{4, 6}}, {"dim", std::int64_t{1}}, {"dtype", std::string("i64")}}});
   out.push_back(
       {"full", {}, {{"shape", ir::IntList{4, 6}}, {"value", 1.5}, {"dtype", std::string("f32")}}});
+  out.push_back({"receive",
+                 {},
+                 {{"message", std::int64_t{0}},
+                  {"from", std::int64_t{1}},
+                  {"shape", ir::IntList{4, 6}},
+                  {"dtype", std::string("f32")}}});
+  out.push_back({"send", {f32({4, 6})}, {{"message", std::int64_t{0}}, {"to", std::int64_t{1}}}});
 }
 
 inline void add_reductions(std::vector<Sample>& out) {

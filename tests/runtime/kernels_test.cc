@@ -745,6 +745,9 @@ TEST(Kernels, ThereIsOneForEveryOp) {
     EXPECT_NE(ops::find(entry.op), nullptr) << entry.op << " is no op";
   }
   for (const ops::OpDef* const def : ops::all()) {
+    if (def->name == "send" || def->name == "receive") {
+      continue;  // runtime/messages.h
+    }
     EXPECT_EQ(kernels.count(std::string(def->name)), 1U) << def->name;
   }
 }

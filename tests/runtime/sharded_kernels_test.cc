@@ -621,6 +621,9 @@ TEST(ShardedKernels, HaveASampleForEveryOp) {
     seen.insert(sample.op);
   }
   for (const ops::OpDef* const def : ops::all()) {
+    if (def->name == "send" || def->name == "receive") {
+      continue;  // pipeline_test.cc
+    }
     EXPECT_EQ(seen.count(std::string(def->name)), 1U) << def->name;
   }
 }
