@@ -8,6 +8,7 @@
 
 #include "shardplan/planners/layer_planner.h"
 #include "shardplan/planners/pipeline/block_partition.h"
+#include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/pipedream2019.h"
 #include "shardplan/planners/pipeline/piper2021.h"
 #include "shardplan/support/text.h"
@@ -65,6 +66,8 @@ Status check_hierarchy(problem::LayerMachines& machines) {
 const std::vector<LayerPlannerInfo>& layer_planners() {
   static const std::vector<LayerPlannerInfo> planners{
       piper_planner(),
+      dnn_partitioning_dp_planner(),
+      dnn_partitioning_linear_planner(),
       gpipe_planner(),
       torchgpipe_planner(),
       pipedream_planner(),

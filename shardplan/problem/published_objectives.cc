@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
+#include <optional>
 #include <vector>
 
 namespace shardplan::problem {
@@ -182,6 +184,134 @@ Result<double> piper_objective(const LayerGraph& graph,
         0);
   }
   return slowest;
+}
+
+namespace {
+
+bool is_backward(const LayerGraph& graph, int layer) {
+  const std::optional<LayerPlacement>& placement = graph.layers[at(layer)].placement;
+  return placement && placement->backward;
+}
+
+/// No forward path leaves the stage and comes back: nothing outside that the stage reaches reaches
+/// the stage.
+Status check_contiguous(const LayerGraph& graph, const std::vector<int>& stage_of, int s) {
+  const LayerAdjacency adjacent = adjacency(graph);
+  std::vector<bool> outside_below(graph.layers.size(), false);
+  for (const int v : topological_order(graph)) {
+    for (const int e : adjacent.in[at(v)]) {
+      const LayerEdge& edge = graph.edges[at(e)];
+      if (is_backward(graph, v) || is_backward(graph, edge.source)) {
+        continue;
+      }
+      const bool from_outside = outside_below[at(edge.source)];
+      if (stage_of[at(v)] == s && from_outside) {
+        return broken(fmt::format("a path leaves the device and comes back to it at {}",
+                                  describe(graph.layers[at(v)])),
+                      at(s));
+      }
+      if (stage_of[at(v)] != s && (from_outside || stage_of[at(edge.source)] == s)) {
+        outside_below[at(v)] = true;
+      }
+    }
+  }
+  return {};
+}
+
+Status check_colors(const LayerGraph& graph, const std::vector<int>& stage_of) {
+  std::map<std::int64_t, int> device_of;
+  for (std::size_t v = 0; v < graph.layers.size(); ++v) {
+    const std::optional<LayerPlacement>& placement = graph.layers[v].placement;
+    if (!placement || !placement->color) {
+      continue;
+    }
+    const auto [known, is_new] = device_of.emplace(*placement->color, stage_of[v]);
+    if (known->second != stage_of[v]) {
+      return broken(fmt::format("{} is apart from other layers of colour {}",
+                                describe(graph.layers[v]),
+                                *placement->color),
+                    at(stage_of[v]));
+    }
+  }
+  return {};
+}
+
+double transfer_of(const LayerGraph& graph, const LayerMachines& machines, const LayerEdge& edge) {
+  return edge.transfer_time ? *edge.transfer_time
+                            : 2 * graph.layers[at(edge.source)].output_bytes / machines.bandwidth *
+                                  graph.units_per_transfer_second;
+}
+
+Result<double> load_of(const LayerGraph& graph,
+                       const LayerMachines& machines,
+                       const LayerPlan& plan,
+                       const std::vector<int>& stage_of,
+                       std::size_t s) {
+  const LayerStage& stage = plan.stages[s];
+  double load = 0;
+  double bytes = 0;
+  for (const int v : stage.layers) {
+    const Layer& layer = graph.layers[at(v)];
+    const LayerChoice& choice = layer.choices.front();
+    bytes += choice.constant_bytes + choice.in_flight_bytes;
+    if (stage.on_cpu) {
+      load += layer.placement ? layer.placement->cpu_time : 0;
+      continue;
+    }
+    load += choice.time;
+    if (layer.placement && !layer.placement->on_accelerator) {
+      return broken(fmt::format("no accelerator runs {}", describe(layer)), s);
+    }
+  }
+  if (stage.on_cpu) {
+    return load;
+  }
+  if (machines.memory_bytes > 0 && bytes > machines.memory_bytes * (1 + kSlack)) {
+    return broken(fmt::format("{} bytes on a device that has {}", bytes, machines.memory_bytes), s);
+  }
+  std::map<int, double> sources;
+  for (const LayerEdge& edge : graph.edges) {
+    const bool leaves = stage_of[at(edge.source)] == static_cast<int>(s);
+    const bool arrives = stage_of[at(edge.target)] == static_cast<int>(s);
+    if (leaves != arrives) {
+      sources[edge.source] = transfer_of(graph, machines, edge);
+    }
+  }
+  for (const auto& [source, time] : sources) {
+    load += time;
+  }
+  return load;
+}
+
+}  // namespace
+
+Result<double> dnn_partitioning_objective(const LayerGraph& graph,
+                                          const LayerMachines& machines,
+                                          const LayerPlan& plan,
+                                          const PublishedOptions& options) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stage_of_layers(graph, plan));
+  SHARDPLAN_RETURN_IF_ERROR(check_colors(graph, stage_of));
+  const auto contiguous = options.find("contiguous");
+  int accelerators = 0;
+  int cpus = 0;
+  double largest = 0;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    ++(plan.stages[s].on_cpu ? cpus : accelerators);
+    if (contiguous == options.end() || contiguous->second == "yes") {
+      SHARDPLAN_RETURN_IF_ERROR(check_contiguous(graph, stage_of, static_cast<int>(s)));
+    }
+    SHARDPLAN_ASSIGN_OR_RETURN(const double load, load_of(graph, machines, plan, stage_of, s));
+    largest = std::max(largest, load);
+  }
+  if (accelerators > machines.devices || cpus > machines.cpus) {
+    return broken(fmt::format("{} accelerators and {} CPUs; there are {} and {}",
+                              accelerators,
+                              cpus,
+                              machines.devices,
+                              machines.cpus),
+                  0);
+  }
+  return largest;
 }
 
 }  // namespace shardplan::problem

@@ -31,8 +31,9 @@ using PublishedOptions = std::map<std::string, std::string>;
                                              const PublishedOptions& options);
 
 /// DNN-partitioning (Tarnawski et al., 2020), throughput: the largest load of a device, its layers'
-/// times and its transfers. With the option contiguous = "yes" (the default) what a device holds of
-/// the forward pass must be contiguous, and of the backward pass as well.
+/// times and its transfers (an edge's transfer time; where there is none, the output's bytes by the
+/// bandwidth, twice: one layer stands for both passes). With the option contiguous = "yes" (the
+/// default) no path of forward layers leaves a device and comes back to it.
 [[nodiscard]] Result<double> dnn_partitioning_objective(const LayerGraph& graph,
                                                         const LayerMachines& machines,
                                                         const LayerPlan& plan,

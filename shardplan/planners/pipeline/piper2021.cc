@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "shardplan/planners/pipeline/piper2021_search.h"
+#include "shardplan/planners/pipeline/target_descent.h"
 #include "shardplan/problem/published_objectives.h"
 #include "shardplan/support/text.h"
 
@@ -37,8 +38,6 @@ using piper::StageCosts;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDownsets = 2'000'000;
-constexpr double kClose = 1e-3;      // relative distance of the ends at which a proof is tried
-constexpr double kStrictly = 1e-12;  // less than the upper end
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -77,17 +76,18 @@ class Piper {
 
   Result<LayerPlanResult> run() {
     const solvers::Budget budget(options_);
+    const int devices = request_.machines.devices;
     for (int node = 0; node < costs_.nodes(); ++node) {
       if (!std::isfinite(costs_.work(node))) {
         return infeasible(fmt::format("{} needs more devices than there are", name(node)));
       }
-      low_ += costs_.work(node);
+      ends_.low += costs_.work(node) / devices;
     }
-    low_ /= request_.machines.devices;
     const DownsetLattice prefixes = prefix_downsets(costs_.nodes());
-    Search chain(prefixes, costs_, request_.machines.devices, request_.machines.microbatches);
+    Search chain(prefixes, costs_, devices, request_.machines.microbatches);
+    ends_.stopped = [&] { return budget.exhausted(); };
     if (improve(chain, kInfinity, budget)) {
-      bisect(chain, budget);
+      ends_.bisect([&](double target) { return improve(chain, target, budget); });
     }
     const std::optional<DownsetLattice> all =
         all_downsets(successors_first(request_.graph, order_), kMostDownsets);
@@ -95,12 +95,14 @@ class Piper {
       return unsupported(fmt::format("piper: the graph has more than {} downsets", kMostDownsets),
                          request_.graph.name);
     }
-    Search search(*all, costs_, request_.machines.devices, request_.machines.microbatches);
+    Search search(*all, costs_, devices, request_.machines.microbatches);
     if (best_.empty() && !improve(search, kInfinity, budget) && !search.stopped()) {
       return infeasible(bottleneck());
     }
     if (!best_.empty()) {
-      descend(search, budget);
+      ends_.descend(
+          [&](double target) { return improve(search, target, budget, Search::Effort::kLikely); },
+          [&](double target) { return improve(search, target, budget); });
     }
     return answer(budget);
   }
@@ -111,8 +113,11 @@ class Piper {
   }
 
   /// Whether the search finds a plan for the target; it becomes the upper end.
-  bool improve(Search& search, double target, const solvers::Budget& budget) {
-    std::optional<std::vector<Stage>> stages = search.find(target, budget);
+  bool improve(Search& search,
+               double target,
+               const solvers::Budget& budget,
+               Search::Effort effort = Search::Effort::kAll) {
+    std::optional<std::vector<Stage>> stages = search.find(target, budget, effort);
     if (!stages) {
       return false;
     }
@@ -120,44 +125,11 @@ class Piper {
     for (const Stage& stage : *stages) {
       value = std::max(value, stage.time);
     }
-    if (value < high_) {
-      high_ = value;
+    if (value < ends_.high) {
+      ends_.high = value;
       best_ = std::move(*stages);
     }
     return true;
-  }
-
-  /// On part of the downsets: what they cannot do says nothing of the others, so low_ stays.
-  void bisect(Search& search, const solvers::Budget& budget) {
-    double low = low_;
-    while (high_ > low * (1 + kClose) && !search.stopped()) {
-      const double middle = std::sqrt(std::max(low, high_ * kFarBelow) * high_);
-      if (!improve(search, middle, budget)) {
-        low = middle;
-      }
-    }
-  }
-
-  /// On all downsets, until nothing is below the upper end.
-  void descend(Search& search, const solvers::Budget& budget) {
-    double step = kClose;
-    while (!search.stopped()) {
-      double target = high_ * (1 - step);
-      if (low_ >= target) {
-        target = high_ * (1 - kStrictly);
-        step = kClose;
-      } else {
-        target = std::max(target, std::sqrt(low_ * high_));
-        step = std::min(2 * step, kLargestStep);
-      }
-      if (low_ >= target) {
-        return;
-      }
-      if (!improve(search, target, budget) && !search.stopped()) {
-        low_ = target;
-        step = kClose;
-      }
-    }
   }
 
   [[nodiscard]] LayerPlanResult infeasible(const std::string& why) const {
@@ -194,10 +166,10 @@ class Piper {
       result.explanation = "the search was stopped before it found a plan";
       return result;
     }
-    result.objective = high_;
-    const bool closed = low_ >= high_ * (1 - 2 * kStrictly);
-    result.lower_bound = proven ? (closed ? high_ : low_) : -kInfinity;
-    result.status = proven && closed ? SearchStatus::kOptimal : SearchStatus::kFeasible;
+    result.objective = ends_.high;
+    result.lower_bound = proven ? ends_.low : -kInfinity;
+    result.status =
+        proven && ends_.low >= ends_.high ? SearchStatus::kOptimal : SearchStatus::kFeasible;
     result.best.schedule = "1f1b";
     result.best.microbatches = request_.machines.microbatches;
     for (const Stage& stage : best_) {
@@ -214,15 +186,11 @@ class Piper {
     return result;
   }
 
-  static constexpr double kFarBelow = 1e-6;  ///< of the upper end, where the lower one is 0
-  static constexpr double kLargestStep = 0.1;
-
   const LayerRequest& request_;
   StageCosts costs_;
   std::vector<int> order_;
   solvers::SolveOptions options_{};
-  double low_ = 0;  ///< no plan is better
-  double high_ = kInfinity;
+  TargetDescent ends_{};
   std::vector<Stage> best_{};
 };
 

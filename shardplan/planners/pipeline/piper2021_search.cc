@@ -9,7 +9,10 @@
 namespace shardplan::planners::piper {
 namespace {
 
-constexpr double kRounding = 1e-9;                     // of sums of work
+constexpr double kRounding = 1e-9;  // of sums of work
+// Of the downsets of one size, those that waste the least are likely.
+constexpr std::size_t kLeastLikely = 16;
+constexpr std::size_t kLikelyShare = 10;
 constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;  // at the clock
 
 std::size_t at(int index) {
@@ -45,32 +48,72 @@ Search::Search(const DownsetLattice& lattice,
       parent_[at(cover.to)] = {cover.node, set};
     }
   }
+  std::vector<int> size(at(lattice.sets()), 0);
+  for (int set = 1; set < lattice.sets(); ++set) {
+    size[at(set)] = size[at(parent_[at(set)].to)] + 1;
+    if (size[at(set)] != size[at(set) - 1]) {
+      levels_.push_back(set);
+    }
+  }
   lists_.resize(at(lattice.sets()));
+  most_.resize(at(lattice.sets()));
   longest_.resize(costs.degrees());
   in_stage_.assign(at(lattice.nodes), 0);
   sums_.resize((at(lattice.nodes) + 1) * costs.degrees());
   alive_.resize(sums_.size());
+  start_.resize(sums_.size());
 }
 
-std::optional<std::vector<Stage>> Search::find(double target, const solvers::Budget& budget) {
+std::optional<std::vector<Stage>> Search::find(double target,
+                                               const solvers::Budget& budget,
+                                               Effort effort) {
   target_ = target;
   per_target_ = 1 / target;
   budget_ = &budget;
-  for (List& list : lists_) {
-    list.clear();
+  for (std::size_t set = 0; set < lists_.size(); ++set) {
+    lists_[set].clear();
+    most_[set] = static_cast<int>(
+        std::floor(devices_ - rest_work_[set] * per_target_ * (1 - kRounding) + kRounding));
   }
-  nodes_.clear();
+  costs_.leave_all();
   std::fill(in_stage_.begin(), in_stage_.end(), 0);
   lists_.front().push_back({});
-  for (int from = 0; from + 1 < lattice_.sets() && lists_.back().empty() && !stopped_; ++from) {
-    if (!lists_[at(from)].empty()) {
-      push(from);
-    }
+  for (std::size_t size = 0; size + 1 < levels_.size() && !done(); ++size) {
+    push_level(levels_[size], levels_[size + 1], effort);
   }
   if (stopped_ || lists_.back().empty()) {
     return std::nullopt;
   }
   return trace();
+}
+
+/// Puts stages on the sets [begin, end), which have one size.
+void Search::push_level(int begin, int end, Effort effort) {
+  level_.clear();
+  for (int set = begin; set < end; ++set) {
+    if (!lists_[at(set)].empty()) {
+      level_.push_back(set);
+    }
+  }
+  if (effort == Effort::kLikely) {
+    const auto wasted = [&](int set) {
+      return lists_[at(set)].back().k + rest_work_[at(set)] * per_target_;
+    };
+    const std::size_t kept =
+        std::min(level_.size(), std::max(kLeastLikely, level_.size() / kLikelyShare));
+    std::partial_sort(
+        level_.begin(),
+        level_.begin() + static_cast<std::ptrdiff_t>(kept),
+        level_.end(),
+        [&](int a, int b) { return std::pair(wasted(a), a) < std::pair(wasted(b), b); });
+    level_.resize(kept);
+  }
+  for (const int set : level_) {
+    if (done()) {
+      return;
+    }
+    push(set);
+  }
 }
 
 void Search::push(int from) {
@@ -82,6 +125,7 @@ void Search::push(int from) {
     alive_[t] = next == divisors_.begin() ? 0 : 1;
     longest_[t] = alive_[t] == 0 ? 0 : target_ * *(next - 1);
     sums_[t] = {};
+    start_[t] = 0;
   }
   grow(from, -1, 0);
 }
@@ -99,12 +143,12 @@ void Search::grow(int set, int last, std::size_t depth) {
     if (!extend(cover.node, depth)) {
       continue;
     }
-    nodes_.push_back(cover.node);
+    costs_.enter(cover.node);
     in_stage_[at(cover.node)] = 1;
     offer(cover.to, depth + 1);
     grow(cover.to, cover.node, depth + 1);
     in_stage_[at(cover.node)] = 0;
-    nodes_.pop_back();
+    costs_.leave();
   }
 }
 
@@ -121,6 +165,7 @@ bool Search::extend(int node, std::size_t depth) {
     }
     StageSums& sums = sums_[after + t];
     sums = sums_[before + t];
+    start_[after + t] = start_[before + t];
     if (costs_.add(t, node, in_stage_, sums) && sums.time <= longest_[t] &&
         sums.least_memory <= costs_.memory()) {
       alive_[after + t] = 1;
@@ -132,9 +177,12 @@ bool Search::extend(int node, std::size_t depth) {
 
 void Search::offer(int to, std::size_t depth) {
   const std::size_t degrees = costs_.degrees();
+  if (lists_[at(from_)].back().k >= most_[at(to)]) {
+    return;
+  }
   for (std::size_t t = 0; t < degrees; ++t) {
     if (alive_[depth * degrees + t] != 0) {
-      offer_degree(t, to, sums_[depth * degrees + t], lists_[at(to)]);
+      offer_degree(t, to, depth * degrees + t, lists_[at(to)]);
     }
   }
 }
@@ -148,19 +196,34 @@ std::size_t Search::first_divisor(double replica, double sync) const {
   }
   // replica / d + sync * (d - 1) / d <= target, a hair too many to be checked exactly
   const double least = (replica - sync) / (target_ - sync) * (1 - kRounding);
-  return least > most_replicas_ ? divisors_.size()
-                                : at(divisor_from_[static_cast<std::size_t>(std::ceil(least))]);
+  if (least > most_replicas_) {
+    return divisors_.size();
+  }
+  const auto whole = static_cast<std::size_t>(least);
+  return at(divisor_from_[whole + (static_cast<double>(whole) < least ? 1 : 0)]);
 }
 
-void Search::offer_degree(std::size_t t, int to, const StageSums& sums, List& list) {
+/// `place`: of the stage's sums of degree number t.
+void Search::offer_degree(std::size_t t, int to, std::size_t place, List& list) {
+  const StageSums& sums = sums_[place];
   const double replica = costs_.replica_time(sums);
   const double sync = costs_.full_sync_time(sums);
   const int degree = costs_.degree(t);
-  // Devices that a list may hold on top of this stage.
-  const int most = static_cast<int>(
-      std::floor(devices_ - rest_work_[at(to)] * per_target_ * (1 - kRounding) + kRounding));
-  std::size_t i = first_divisor(replica, sync);
+  const int most = most_[at(to)];
   const List& below = lists_[at(from_)];
+  // Without a division: d is at least replica / target, as syncing only adds.
+  const double least = replica * per_target_ * (1 - kRounding);
+  if (least > most_replicas_) {
+    return;
+  }
+  const int d_least = std::max(divisors_[at(start_[place])], static_cast<int>(least));
+  if (below.back().k + degree * d_least > most ||
+      (below.size() == 1 &&
+       dominated(list, below.front().s + d_least, below.front().k + degree * d_least))) {
+    return;
+  }
+  std::size_t i = std::max(first_divisor(replica, sync), at(start_[place]));
+  bool hopeless = i == at(start_[place]);  // all divisors up to the one looked at
   for (std::size_t e = 0; e < below.size() && i < divisors_.size(); ++e) {
     while (i < divisors_.size()) {
       const int d = divisors_[i];
@@ -171,12 +234,23 @@ void Search::offer_degree(std::size_t t, int to, const StageSums& sums, List& li
       }
       const double slack = (target_ - sync * (d - 1) / d) * d - replica;
       const std::int64_t y = (below[e].s + d - 1) / d + 1;
-      if (slack >= 0 && costs_.fits(t, nodes_, sums, y, slack)) {
+      const StageCosts::Fit fit = slack < 0
+                                      ? StageCosts::Fit::kNo
+                                      : costs_.fits(t, sums, y, slack, slack + replica - sums.time);
+      if (fit == StageCosts::Fit::kYes) {
         insert(list, {s, k, from_, static_cast<int>(e), d, static_cast<int>(t)});
         break;
       }
       ++i;
+      hopeless = hopeless && e == 0 && fit == StageCosts::Fit::kHopeless;
+      if (hopeless) {
+        start_[place] = static_cast<int>(i);
+      }
     }
+  }
+  if (at(start_[place]) == divisors_.size() ||
+      below.back().k + degree * divisors_[at(start_[place])] > devices_) {
+    alive_[place] = 0;
   }
 }
 

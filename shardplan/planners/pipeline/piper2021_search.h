@@ -35,10 +35,15 @@ class Search {
   /// `microbatches`: of a batch; d divides it. The references outlive the search.
   Search(const DownsetLattice& lattice, StageCosts& costs, int devices, std::int64_t microbatches);
 
+  /// Which downsets stages are put on. kLikely: of those of one size only the few that used their
+  /// devices best; finding nothing then proves nothing, and is cheap.
+  enum class Effort { kAll, kLikely };
+
   /// The stages, first to last, each within the target; nothing if there is no such plan, or if the
   /// budget ran out (stopped()). Time in the pairs of downsets that the target leaves.
   [[nodiscard]] std::optional<std::vector<Stage>> find(double target,
-                                                       const solvers::Budget& budget);
+                                                       const solvers::Budget& budget,
+                                                       Effort effort = Effort::kAll);
   [[nodiscard]] bool stopped() const { return stopped_; }
 
  private:
@@ -52,11 +57,13 @@ class Search {
   };
   using List = std::vector<Entry>;  ///< s rising, k falling
 
+  [[nodiscard]] bool done() const { return stopped_ || !lists_.back().empty(); }
+  void push_level(int begin, int end, Effort effort);
   void push(int from);
   void grow(int set, int last, std::size_t depth);
   [[nodiscard]] bool extend(int node, std::size_t depth);
   void offer(int to, std::size_t depth);
-  void offer_degree(std::size_t t, int to, const StageSums& sums, List& list);
+  void offer_degree(std::size_t t, int to, std::size_t place, List& list);
   /// The first divisor whose stage time without extra may be within the target; their number: none.
   [[nodiscard]] std::size_t first_divisor(double replica, double sync) const;
   [[nodiscard]] static bool dominated(const List& list, int s, int k);
@@ -73,6 +80,7 @@ class Search {
   std::vector<int> divisors_{};                  ///< of the microbatches, that many devices at most
   std::vector<int> divisor_from_{};              ///< by x: the first divisor of at least x
   std::vector<double> rest_work_{};              ///< outside each downset
+  std::vector<int> levels_{0};                   ///< the first downset of each size
   std::vector<DownsetLattice::Cover> parent_{};  ///< a downset with one node less, and that node
 
   double target_ = 0;
@@ -81,14 +89,17 @@ class Search {
   bool stopped_ = false;
   std::int64_t visits_ = 0;
   std::vector<List> lists_{};
+  std::vector<int> level_{};  ///< those of one size to put stages on
+  std::vector<int> most_{};   ///< of each downset: devices that leave enough for the rest
 
   // The stage under way.
   int from_ = 0;
   std::vector<double> longest_{};  ///< of each degree: time that the most replicas can take
-  std::vector<int> nodes_{};
   std::vector<std::uint8_t> in_stage_{};
   std::vector<StageSums> sums_{};      ///< of each number of nodes and degree
   std::vector<std::uint8_t> alive_{};  ///< likewise: the degree is possible
+  std::vector<int>
+      start_{};  ///< likewise: divisors before this one are too few for any larger stage
 };
 
 }  // namespace shardplan::planners::piper

@@ -14,7 +14,6 @@ using problem::Layer;
 using problem::LayerChoice;
 using problem::LayerGraph;
 
-constexpr unsigned kWordBits = 64;
 constexpr double kRounding = 1e-12;
 
 std::size_t at(int index) {
@@ -50,7 +49,7 @@ Result<StageCosts> StageCosts::create(const LayerRequest& request,
   costs.memory_ =
       machines.memory_bytes > 0 ? machines.memory_bytes : std::numeric_limits<double>::infinity();
   costs.per_byte_ = request.graph.units_per_transfer_second / machines.bandwidth;
-  costs.microbatches_ = static_cast<double>(machines.microbatches);
+  costs.sync_per_byte_ = 4 * costs.per_byte_ / static_cast<double>(machines.microbatches);
   std::set<int> degrees;
   for (const Layer& layer : request.graph.layers) {
     for (const LayerChoice& choice : layer.choices) {
@@ -68,6 +67,7 @@ Result<StageCosts> StageCosts::create(const LayerRequest& request,
                        request.graph.name);
   }
   costs.rankings_.resize(costs.by_degree_.size());
+  costs.orders_.resize(costs.by_degree_.size());
   costs.work_.assign(order.size(), std::numeric_limits<double>::infinity());
   for (const Degree& degree : costs.by_degree_) {
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -76,7 +76,6 @@ Result<StageCosts> StageCosts::create(const LayerRequest& request,
       }
     }
   }
-  costs.bits_.assign(order.size() / kWordBits + 1, 0);
   return costs;
 }
 
@@ -152,29 +151,6 @@ Status StageCosts::read_degree(const LayerRequest& request,
   return {};
 }
 
-bool StageCosts::add(std::size_t t,
-                     int node,
-                     const std::vector<std::uint8_t>& in_stage,
-                     StageSums& sums) const {
-  const Node& own = by_degree_[t].nodes[at(node)];
-  if (!own.offered) {
-    return false;
-  }
-  sums.time += own.time;
-  sums.parameter_bytes += own.parameter_bytes;
-  sums.in_flight += own.in_flight;
-  sums.constant += own.constant;
-  sums.small_in_flight += own.small_in_flight;
-  sums.small_constant += own.small_constant;
-  sums.small_extra_time += own.extra_time;
-  sums.least_memory += own.least_memory;
-  sums.transfer_bytes += own.in_bytes;
-  for (const OutEdge& edge : by_degree_[t].out[at(node)]) {
-    sums.transfer_bytes += in_stage[at(edge.target)] != 0 ? -edge.joined : edge.cut;
-  }
-  return true;
-}
-
 const StageCosts::Ranking& StageCosts::ranking(std::size_t t, std::int64_t y) {
   std::vector<std::optional<Ranking>>& known = rankings_[t];
   const auto index = static_cast<std::size_t>(y);
@@ -184,42 +160,69 @@ const StageCosts::Ranking& StageCosts::ranking(std::size_t t, std::int64_t y) {
   if (known[index]) {
     return *known[index];
   }
-  Ranking& made = known[index].emplace();
   const std::vector<Node>& nodes = by_degree_[t].nodes;
   std::vector<Saving> savings(nodes.size());
+  std::vector<int> node_of;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = nodes[i];
     savings[i] = {node.extra_time,
                   (node.in_flight - node.small_in_flight) * static_cast<double>(y) +
                       (node.constant - node.small_constant)};
     if (node.offered && node.fast != node.small && savings[i].weight > 0) {
-      made.node_of.push_back(static_cast<int>(i));
+      node_of.push_back(static_cast<int>(i));
     }
   }
-  std::stable_sort(made.node_of.begin(), made.node_of.end(), [&](int a, int b) {
+  std::stable_sort(node_of.begin(), node_of.end(), [&](int a, int b) {
     return savings[at(a)].cost / savings[at(a)].weight <
            savings[at(b)].cost / savings[at(b)].weight;
   });
-  made.rank.assign(nodes.size(), -1);
-  for (std::size_t r = 0; r < made.node_of.size(); ++r) {
-    made.rank[at(made.node_of[r])] = static_cast<int>(r);
-    made.items.push_back(savings[at(made.node_of[r])]);
+  Ranking& made = known[index].emplace();
+  for (const int node : node_of) {
+    made.items.push_back(savings[at(node)]);
   }
+  made.order = find_order(t, std::move(node_of));
   return made;
 }
 
-void StageCosts::gather(const Ranking& ranking, const std::vector<int>& nodes) {
-  std::fill(bits_.begin(), bits_.end(), 0);
-  for (const int node : nodes) {
-    const int rank = ranking.rank[at(node)];
-    if (rank >= 0) {
-      bits_[at(rank) / kWordBits] |= std::uint64_t{1} << (at(rank) % kWordBits);
+std::size_t StageCosts::find_order(std::size_t t, std::vector<int> node_of) {
+  std::vector<Order>& orders = orders_[t];
+  for (std::size_t o = 0; o < orders.size(); ++o) {
+    if (orders[o].node_of == node_of) {
+      return o;
     }
   }
+  Order& order = orders.emplace_back();
+  order.rank.assign(by_degree_[t].nodes.size(), -1);
+  for (std::size_t r = 0; r < node_of.size(); ++r) {
+    order.rank[at(node_of[r])] = static_cast<int>(r);
+  }
+  order.node_of = std::move(node_of);
+  order.bits.assign(order.node_of.size() / kWordBits + 1, 0);
+  return orders.size() - 1;
+}
+
+const StageCosts::Bits& StageCosts::stage_bits(Order& order) const {
+  for (; order.marked < stage_.size(); ++order.marked) {
+    flip(order, stage_[order.marked]);
+  }
+  return order.bits;
+}
+
+void StageCosts::mark(const Order& order, const std::vector<int>& nodes, Bits& bits) {
+  bits.assign(order.node_of.size() / kWordBits + 1, 0);
+  for (const int node : nodes) {
+    const int rank = order.rank[at(node)];
+    if (rank >= 0) {
+      bits[at(rank) / kWordBits] |= std::uint64_t{1} << (at(rank) % kWordBits);
+    }
+  }
+}
+
+void StageCosts::gather(const Ranking& ranking, const Bits& bits) {
   stage_items_.clear();
   stage_ranks_.clear();
-  for (std::size_t w = 0; w < bits_.size(); ++w) {
-    for (std::uint64_t word = bits_[w]; word != 0; word &= word - 1) {
+  for (std::size_t w = 0; w < bits.size(); ++w) {
+    for (std::uint64_t word = bits[w]; word != 0; word &= word - 1) {
       const std::size_t rank = w * kWordBits + static_cast<std::size_t>(std::countr_zero(word));
       stage_items_.push_back(ranking.items[rank]);
       stage_ranks_.push_back(static_cast<int>(rank));
@@ -227,40 +230,55 @@ void StageCosts::gather(const Ranking& ranking, const std::vector<int>& nodes) {
   }
 }
 
-bool StageCosts::fits(std::size_t t,
-                      const std::vector<int>& nodes,
-                      const StageSums& sums,
-                      std::int64_t y,
-                      double slack) {
+StageCosts::Fit StageCosts::fits(
+    std::size_t t, const StageSums& sums, std::int64_t y, double slack, double most_slack) {
   const auto in_flight = static_cast<double>(y);
-  double need = sums.in_flight * in_flight + sums.constant - memory_;
+  const double need = sums.in_flight * in_flight + sums.constant - memory_;
   if (need <= 0) {
-    return true;
+    return slack >= 0 ? Fit::kYes : Fit::kNo;
   }
-  if (sums.small_extra_time <= slack &&
-      sums.small_in_flight * in_flight + sums.small_constant <= memory_) {
-    return true;
+  const bool all_small_fit = sums.small_in_flight * in_flight + sums.small_constant <= memory_;
+  if (all_small_fit && sums.small_extra_time <= slack) {
+    return Fit::kYes;
   }
-  gather(ranking(t, y), nodes);
+  const Ranking& ranked = ranking(t, y);
+  const Bits& bits = stage_bits(orders_[t][ranked.order]);
+  double missing = need;
   double cost = 0;
-  for (const Saving& item : stage_items_) {
-    if (item.weight >= need) {
-      if (cost + item.cost <= slack) {
-        return true;
+  for (std::size_t w = 0; w < bits.size(); ++w) {
+    for (std::uint64_t word = bits[w]; word != 0; word &= word - 1) {
+      const Saving& item =
+          ranked.items[w * kWordBits + static_cast<std::size_t>(std::countr_zero(word))];
+      if (item.weight >= missing) {
+        const double relaxed = cost + item.cost * missing / item.weight;
+        return relaxed > most_slack ? Fit::kHopeless
+               : last_swap_fits(ranked, bits, need, slack, cost + item.cost, relaxed) ? Fit::kYes
+                                                                                      : Fit::kNo;
       }
-      if (inner_ == Inner::kGreedy || cost + item.cost * need / item.weight > slack) {
-        return false;
+      missing -= item.weight;
+      cost += item.cost;
+      if (cost > most_slack) {
+        return Fit::kHopeless;
       }
-      return knapsack_.solve(
-          stage_items_, sums.in_flight * in_flight + sums.constant - memory_, slack, true);
-    }
-    need -= item.weight;
-    cost += item.cost;
-    if (cost > slack) {
-      return false;
     }
   }
-  return false;
+  return Fit::kHopeless;
+}
+
+bool StageCosts::last_swap_fits(const Ranking& ranked,
+                                const Bits& bits,
+                                double need,
+                                double slack,
+                                double greedy,
+                                double relaxed) {
+  if (greedy <= slack) {
+    return true;
+  }
+  if (inner_ == Inner::kGreedy || relaxed > slack) {
+    return false;
+  }
+  gather(ranked, bits);
+  return knapsack_.solve(stage_items_, need, slack, true);
 }
 
 std::optional<StageCosts::Choice> StageCosts::choose(std::size_t t,
@@ -277,8 +295,10 @@ std::optional<StageCosts::Choice> StageCosts::choose(std::size_t t,
   if (need <= 0) {
     return choice;
   }
-  const Ranking& order = ranking(t, y);
-  gather(order, nodes);
+  const Ranking& ranked = ranking(t, y);
+  const Order& order = orders_[t][ranked.order];
+  mark(order, nodes, bits_);
+  gather(ranked, bits_);
   std::vector<bool> taken(stage_items_.size(), false);
   if (inner_ == Inner::kExact) {
     if (!knapsack_.solve(stage_items_, need, std::numeric_limits<double>::infinity(), false)) {

@@ -48,7 +48,26 @@ class StageCosts {
   [[nodiscard]] bool add(std::size_t t,
                          int node,
                          const std::vector<std::uint8_t>& in_stage,
-                         StageSums& sums) const;
+                         StageSums& sums) const {
+    const Node& own = by_degree_[t].nodes[static_cast<std::size_t>(node)];
+    if (!own.offered) {
+      return false;
+    }
+    sums.time += own.time;
+    sums.parameter_bytes += own.parameter_bytes;
+    sums.in_flight += own.in_flight;
+    sums.constant += own.constant;
+    sums.small_in_flight += own.small_in_flight;
+    sums.small_constant += own.small_constant;
+    sums.small_extra_time += own.extra_time;
+    sums.least_memory += own.least_memory;
+    sums.transfer_bytes += own.in_bytes;
+    for (const OutEdge& edge : by_degree_[t].out[static_cast<std::size_t>(node)]) {
+      const bool joins = in_stage[static_cast<std::size_t>(edge.target)] != 0;
+      sums.transfer_bytes += joins ? -edge.joined : edge.cut;
+    }
+    return true;
+  }
 
   /// The stage's time with d replicas is compute(d) + extra / d, where `extra` is what the inner
   /// problem adds to save memory.
@@ -56,16 +75,34 @@ class StageCosts {
     return sums.time + 2 * sums.transfer_bytes * per_byte_;
   }
   [[nodiscard]] double full_sync_time(const StageSums& sums) const {
-    return 4 * sums.parameter_bytes * per_byte_ / microbatches_;
+    return sums.parameter_bytes * sync_per_byte_;
   }
 
-  /// Whether the stage of `nodes` fits with y microbatches in flight when the inner problem may
-  /// add at most `slack` to its time.
-  [[nodiscard]] bool fits(std::size_t t,
-                          const std::vector<int>& nodes,
-                          const StageSums& sums,
-                          std::int64_t y,
-                          double slack);
+  /// The stage that fits() speaks of: a node comes in, or the last one goes again.
+  void enter(int node) { stage_.push_back(node); }
+  void leave() {
+    for (std::vector<Order>& orders : orders_) {
+      for (Order& order : orders) {
+        if (order.marked == stage_.size()) {
+          flip(order, stage_.back());
+          --order.marked;
+        }
+      }
+    }
+    stage_.pop_back();
+  }
+  void leave_all() {
+    while (!stage_.empty()) {
+      leave();
+    }
+  }
+
+  /// kHopeless: neither this stage nor any larger one could, had it no transfers.
+  enum class Fit { kYes, kNo, kHopeless };
+  /// Whether the stage, whose sums these are, fits with y microbatches in flight when the inner
+  /// problem may add at most `slack` to its time; at most `most_slack` if it had no transfers.
+  [[nodiscard]] Fit fits(
+      std::size_t t, const StageSums& sums, std::int64_t y, double slack, double most_slack);
 
   /// The answer to the inner problem.
   struct Choice {
@@ -109,29 +146,59 @@ class StageCosts {
     std::vector<Node> nodes{};
     std::vector<std::vector<OutEdge>> out{};
   };
-  /// The savings of all nodes for one degree and y, the cheapest a byte first.
+  using Bits = std::vector<std::uint64_t>;
+  /// Nodes whose small choice saves memory, the cheapest a byte first. Many y share an order.
+  struct Order {
+    std::vector<int> node_of{};  ///< of each rank
+    std::vector<int> rank{};     ///< of each node; -1 = it saves nothing
+    Bits bits{};                 ///< ranks of the first `marked` nodes of the stage under way
+    std::size_t marked = 0;
+  };
+  /// The savings of one degree and y, by the ranks of an order.
   struct Ranking {
-    std::vector<int> rank{};      ///< of each node; -1 = its small choice saves nothing
-    std::vector<int> node_of{};   ///< of each rank
-    std::vector<Saving> items{};  ///< of each rank
+    std::size_t order = 0;  ///< in the degree's orders_
+    std::vector<Saving> items{};
   };
 
   [[nodiscard]] Status read_degree(const LayerRequest& request,
                                    const std::vector<int>& order,
                                    Degree& degree) const;
+  static constexpr unsigned kWordBits = 64;
+  /// Marks the node in or out.
+  static void flip(Order& order, int node) {
+    const int rank = order.rank[static_cast<std::size_t>(node)];
+    if (rank >= 0) {
+      const auto bit = static_cast<std::size_t>(rank);
+      order.bits[bit / kWordBits] ^= std::uint64_t{1} << (bit % kWordBits);
+    }
+  }
+  /// The ranks of the whole stage under way.
+  [[nodiscard]] const Bits& stage_bits(Order& order) const;
   [[nodiscard]] const Ranking& ranking(std::size_t t, std::int64_t y);
-  /// Collects the savings of the nodes in their order into stage_items_ and stage_ranks_.
-  void gather(const Ranking& ranking, const std::vector<int>& nodes);
+  [[nodiscard]] std::size_t find_order(std::size_t t, std::vector<int> node_of);
+  /// The ranks of `nodes` as bits.
+  static void mark(const Order& order, const std::vector<int>& nodes, Bits& bits);
+  /// fits() once the greedy and the relaxed cost are known.
+  [[nodiscard]] bool last_swap_fits(const Ranking& ranked,
+                                    const Bits& bits,
+                                    double need,
+                                    double slack,
+                                    double greedy,
+                                    double relaxed);
+  /// The savings of the ranks into stage_items_, the ranks into stage_ranks_.
+  void gather(const Ranking& ranking, const Bits& bits);
 
   double memory_ = 0;
   double per_byte_ = 0;  ///< time of a byte
-  double microbatches_ = 1;
+  double sync_per_byte_ = 0;
   Inner inner_ = Inner::kExact;
   std::vector<Degree> by_degree_{};
   std::vector<double> work_{};
+  std::vector<std::vector<Order>> orders_{};                     ///< of each degree
   std::vector<std::vector<std::optional<Ranking>>> rankings_{};  ///< by degree and y
+  std::vector<int> stage_{};
   CoverKnapsack knapsack_{};
-  std::vector<std::uint64_t> bits_{};  ///< ranks of a stage
+  Bits bits_{};
   std::vector<Saving> stage_items_{};
   std::vector<int> stage_ranks_{};
 };

@@ -1,0 +1,224 @@
+// The paper fills dp[c][f][I]: the least largest load with c CPUs and f accelerators for every
+// downset I of the forward graph; a part is a difference of two downsets, and takes its backward
+// layers with it. Here PlacementSearch::find answers whether a target can be met, and TargetDescent
+// closes in on the least one, as for Piper.
+//
+// load of an accelerator = times of its layers + for every layer with an edge that crosses the
+// part's border, inwards or outwards, the time of its transfer, once; of a CPU = CPU times.
+//
+// The linearised variant has one downset a prefix of a topological order that goes depth first.
+#include "shardplan/planners/pipeline/dnn_partitioning2020.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "shardplan/planners/pipeline/dnn_partitioning_search.h"
+#include "shardplan/planners/pipeline/placement_groups.h"
+#include "shardplan/planners/pipeline/target_descent.h"
+#include "shardplan/problem/published_objectives.h"
+#include "shardplan/support/text.h"
+
+namespace shardplan::planners {
+namespace {
+
+using Part = PlacementSearch::Part;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int kMostDownsets = 2'000'000;
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+class Placement {
+ public:
+  Placement(const LayerRequest& request, PlacementGroups groups, std::string_view method)
+      : request_(request), groups_(std::move(groups)), method_(method) {
+    options_.time_limit = request.time_limit;
+    options_.control = request.control;
+  }
+
+  Result<LayerPlanResult> run(bool linear) {
+    const solvers::Budget budget(options_);
+    for (const PlacementGroups::Group& group : groups_.groups) {
+      ends_.low += group.on_accelerator ? group.time : 0;
+    }
+    ends_.low = request_.machines.cpus > 0 ? 0 : ends_.low / request_.machines.devices;
+    ends_.stopped = [&] { return budget.exhausted(); };
+    const DownsetLattice prefixes = prefix_downsets(static_cast<int>(groups_.groups.size()));
+    PlacementSearch chain(prefixes, groups_, request_.graph, request_.machines);
+    const TargetDescent::Try on_chain = [&](double target) {
+      return improve(chain, target, budget, PlacementSearch::Effort::kAll);
+    };
+    if (on_chain(any_load())) {
+      ends_.bisect(on_chain);
+    }
+    if (linear) {
+      return best_.empty() && !chain.stopped() ? infeasible() : prove(on_chain, on_chain, budget);
+    }
+    const std::optional<DownsetLattice> all = all_downsets(groups_.needs, kMostDownsets);
+    if (!all) {
+      return unsupported(
+          fmt::format("{}: the graph has more than {} downsets; dnn_partitioning_linear has few",
+                      method_,
+                      kMostDownsets),
+          request_.graph.name);
+    }
+    PlacementSearch search(*all, groups_, request_.graph, request_.machines);
+    const auto on_all = [&](PlacementSearch::Effort effort) {
+      return [&search, &budget, effort, this](double target) {
+        return improve(search, target, budget, effort);
+      };
+    };
+    if (best_.empty() && !on_all(PlacementSearch::Effort::kAll)(any_load()) && !search.stopped()) {
+      return infeasible();
+    }
+    return prove(
+        on_all(PlacementSearch::Effort::kLikely), on_all(PlacementSearch::Effort::kAll), budget);
+  }
+
+ private:
+  /// No device has more, whatever it is given.
+  [[nodiscard]] double any_load() const {
+    double load = 1;
+    for (const PlacementGroups::Group& group : groups_.groups) {
+      load += group.time + group.cpu_time;
+    }
+    for (const double transfer : groups_.transfer) {
+      load += transfer;
+    }
+    return load;
+  }
+
+  bool improve(PlacementSearch& search,
+               double target,
+               const solvers::Budget& budget,
+               PlacementSearch::Effort effort) {
+    std::optional<std::vector<Part>> parts = search.find(target, budget, effort);
+    if (!parts) {
+      return false;
+    }
+    double value = 0;
+    for (const Part& part : *parts) {
+      value = std::max(value, part.load);
+    }
+    if (value < ends_.high) {
+      ends_.high = value;
+      best_ = std::move(*parts);
+    }
+    return true;
+  }
+
+  [[nodiscard]] LayerPlanResult prove(const TargetDescent::Try& some,
+                                      const TargetDescent::Try& all,
+                                      const solvers::Budget& budget) {
+    if (!best_.empty()) {
+      ends_.descend(some, all);
+    }
+    LayerPlanResult result;
+    result.limit = budget.limit() == solvers::SolveLimit::kTime ? SearchLimit::kTime
+                   : budget.exhausted()                         ? SearchLimit::kInterrupted
+                                                                : SearchLimit::kNone;
+    if (best_.empty()) {
+      result.explanation = "the search was stopped before it found a plan";
+      return result;
+    }
+    result.objective = ends_.high;
+    result.lower_bound = ends_.low;
+    result.status = ends_.low >= ends_.high ? SearchStatus::kOptimal : SearchStatus::kFeasible;
+    fill(result.best);
+    return result;
+  }
+
+  void fill(problem::LayerPlan& plan) const {
+    std::vector<int> part_of(request_.graph.layers.size());
+    for (std::size_t p = 0; p < best_.size(); ++p) {
+      problem::LayerStage& stage = plan.stages.emplace_back();
+      stage.on_cpu = best_[p].on_cpu;
+      stage.time = best_[p].load;
+      for (const int group : best_[p].groups) {
+        stage.memory_bytes += groups_.groups[at(group)].bytes;
+        for (const int layer : groups_.groups[at(group)].layers) {
+          part_of[at(layer)] = static_cast<int>(p);
+        }
+      }
+    }
+    for (const int layer : problem::topological_order(request_.graph)) {
+      plan.stages[at(part_of[at(layer)])].layers.push_back(layer);
+    }
+  }
+
+  [[nodiscard]] LayerPlanResult infeasible() const {
+    LayerPlanResult result;
+    result.status = SearchStatus::kInfeasible;
+    double bytes = 0;
+    for (const PlacementGroups::Group& group : groups_.groups) {
+      bytes += group.bytes;
+    }
+    result.explanation = fmt::format(
+        "no contiguous parts fit: {} in all, {} accelerators of {} and {} CPUs; more of them would "
+        "help",
+        human_bytes(static_cast<Bytes>(bytes)),
+        request_.machines.devices,
+        human_bytes(static_cast<Bytes>(request_.machines.memory_bytes)),
+        request_.machines.cpus);
+    return result;
+  }
+
+  const LayerRequest& request_;
+  PlacementGroups groups_;
+  std::string_view method_;
+  solvers::SolveOptions options_{};
+  TargetDescent ends_{};
+  std::vector<Part> best_{};
+};
+
+Result<LayerPlanResult> solve_dp(const LayerRequest& request) {
+  constexpr std::string_view kMethod = "dnn_partitioning_dp";
+  SHARDPLAN_ASSIGN_OR_RETURN(PlacementGroups groups, placement_groups(request, kMethod));
+  return Placement(request, std::move(groups), kMethod).run(false);
+}
+
+Result<LayerPlanResult> solve_linear(const LayerRequest& request) {
+  constexpr std::string_view kMethod = "dnn_partitioning_linear";
+  SHARDPLAN_ASSIGN_OR_RETURN(PlacementGroups groups, placement_groups(request, kMethod));
+  return Placement(request, std::move(groups), kMethod).run(true);
+}
+
+constexpr std::string_view kPaper =
+    "Tarnawski, Phanishayee, Devanur, Mahajan, Nina Paravecino, Efficient Algorithms for Device "
+    "Placement of DNN Graph Operators, NeurIPS";
+constexpr std::string_view kCannot =
+    "data and tensor parallelism, recomputation, microbatches in flight, a hierarchy of bandwidths";
+
+}  // namespace
+
+LayerPlannerInfo dnn_partitioning_dp_planner() {
+  return {"dnn_partitioning_dp",
+          kPaper,
+          2020,
+          "contiguous parts on accelerators and CPUs with the least largest load, exactly",
+          kCannot,
+          "of the largest load",
+          {},
+          &solve_dp,
+          &problem::dnn_partitioning_objective};
+}
+
+LayerPlannerInfo dnn_partitioning_linear_planner() {
+  return {"dnn_partitioning_linear",
+          kPaper,
+          2020,
+          "the same along one depth-first order of the layers",
+          kCannot,
+          "of the largest load",
+          {},
+          &solve_linear,
+          &problem::dnn_partitioning_objective};
+}
+
+}  // namespace shardplan::planners

@@ -1,0 +1,278 @@
+#include "shardplan/planners/pipeline/dnn_partitioning_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace shardplan::planners {
+namespace {
+
+constexpr double kRounding = 1e-9;
+constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;
+// Of the downsets of one size, those that waste the least are likely.
+constexpr std::size_t kLeastLikely = 16;
+constexpr std::size_t kLikelyShare = 10;
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+}  // namespace
+
+PlacementSearch::PlacementSearch(const DownsetLattice& lattice,
+                                 const PlacementGroups& groups,
+                                 const problem::LayerGraph& graph,
+                                 const problem::LayerMachines& machines)
+    : lattice_(lattice),
+      groups_(groups),
+      accelerators_(machines.devices),
+      cpus_(machines.cpus),
+      memory_(machines.memory_bytes > 0 ? machines.memory_bytes * (1 + kRounding)
+                                        : std::numeric_limits<double>::infinity()) {
+  rest_work_.assign(at(lattice.sets()), 0);
+  parent_.resize(at(lattice.sets()));
+  for (const PlacementGroups::Group& group : groups.groups) {
+    rest_work_.front() += group.on_accelerator ? group.time : 0;
+    if (group.on_accelerator && group.time > 0) {
+      cpu_share_ = std::max(cpu_share_, group.time / group.cpu_time);
+    }
+  }
+  for (int set = 0; set < lattice.sets(); ++set) {
+    for (int c = lattice.begin[at(set)]; c < lattice.begin[at(set) + 1]; ++c) {
+      const DownsetLattice::Cover& cover = lattice.covers[at(c)];
+      const PlacementGroups::Group& group = groups.groups[at(cover.node)];
+      rest_work_[at(cover.to)] = rest_work_[at(set)] - (group.on_accelerator ? group.time : 0);
+      parent_[at(cover.to)] = {cover.node, set};
+    }
+  }
+  std::vector<int> size(at(lattice.sets()), 0);
+  for (int set = 1; set < lattice.sets(); ++set) {
+    size[at(set)] = size[at(parent_[at(set)].to)] + 1;
+    if (size[at(set)] != size[at(set) - 1]) {
+      levels_.push_back(set);
+    }
+  }
+  sources_.resize(graph.layers.size());
+  out_degree_.assign(graph.layers.size(), 0);
+  for (const problem::LayerEdge& edge : graph.edges) {
+    sources_[at(edge.target)].push_back(edge.source);
+    ++out_degree_[at(edge.source)];
+  }
+  lists_.resize(at(lattice.sets()));
+  sums_.resize(at(lattice.nodes) + 1);
+  inside_.assign(graph.layers.size(), 0);
+  crossing_.assign(graph.layers.size(), 0);
+}
+
+std::optional<std::vector<PlacementSearch::Part>> PlacementSearch::find(
+    double target, const solvers::Budget& budget, Effort effort) {
+  target_ = target;
+  budget_ = &budget;
+  for (List& list : lists_) {
+    list.clear();
+  }
+  std::fill(inside_.begin(), inside_.end(), 0);
+  std::fill(crossing_.begin(), crossing_.end(), 0);
+  lists_.front().push_back({});
+  for (std::size_t size = 0; size + 1 < levels_.size() && !done(); ++size) {
+    push_level(levels_[size], levels_[size + 1], effort);
+  }
+  if (stopped_ || lists_.back().empty()) {
+    return std::nullopt;
+  }
+  return trace();
+}
+
+void PlacementSearch::push_level(int begin, int end, Effort effort) {
+  level_.clear();
+  for (int set = begin; set < end; ++set) {
+    if (!lists_[at(set)].empty()) {
+      level_.push_back(set);
+    }
+  }
+  if (effort == Effort::kLikely) {
+    const auto wasted = [&](int set) {
+      return lists_[at(set)].back().accelerators * target_ + rest_work_[at(set)];
+    };
+    const std::size_t kept =
+        std::min(level_.size(), std::max(kLeastLikely, level_.size() / kLikelyShare));
+    std::partial_sort(
+        level_.begin(),
+        level_.begin() + static_cast<std::ptrdiff_t>(kept),
+        level_.end(),
+        [&](int a, int b) { return std::pair(wasted(a), a) < std::pair(wasted(b), b); });
+    level_.resize(kept);
+  }
+  for (const int set : level_) {
+    if (done()) {
+      return;
+    }
+    push(set);
+  }
+}
+
+void PlacementSearch::push(int from) {
+  from_ = from;
+  const List& list = lists_[at(from)];
+  Sums& sums = sums_.front();
+  sums = {};
+  sums.accelerator = list.back().accelerators < accelerators_;
+  sums.cpu = list.front().cpus < cpus_;
+  if (sums.accelerator || sums.cpu) {
+    grow(from, -1, 0);
+  }
+}
+
+void PlacementSearch::grow(int set, int last, std::size_t depth) {
+  if (++visits_ % kVisitsBetweenLooks == 0) {
+    stopped_ = stopped_ || budget_->exhausted();
+  }
+  const int begin = lattice_.begin[at(set)];
+  for (int c = lattice_.begin[at(set) + 1]; c-- > begin && !stopped_;) {
+    const DownsetLattice::Cover& cover = lattice_.covers[at(c)];
+    if (cover.node <= last) {
+      return;
+    }
+    if (!extend(cover.node, depth)) {
+      continue;
+    }
+    const std::vector<int>& layers = groups_.groups[at(cover.node)].layers;
+    for (const int layer : layers) {
+      sums_[depth + 1].transfer += enter(layer);
+    }
+    offer(cover.to, sums_[depth + 1]);
+    grow(cover.to, cover.node, depth + 1);
+    for (std::size_t i = layers.size(); i-- > 0;) {
+      leave(layers[i]);
+    }
+  }
+}
+
+bool PlacementSearch::extend(int group, std::size_t depth) {
+  const PlacementGroups::Group& added = groups_.groups[at(group)];
+  Sums& sums = sums_[depth + 1];
+  sums = sums_[depth];
+  sums.time += added.time;
+  sums.cpu_time += added.cpu_time;
+  sums.bytes += added.bytes;
+  sums.accelerator =
+      sums.accelerator && added.on_accelerator && sums.time <= target_ && sums.bytes <= memory_;
+  sums.cpu = sums.cpu && sums.cpu_time <= target_;
+  return sums.accelerator || sums.cpu;
+}
+
+/// A source's time counts once, while any of its edges is cut.
+double PlacementSearch::enter(int layer) {
+  double change = 0;
+  for (const int source : sources_[at(layer)]) {
+    int& crossing = crossing_[at(source)];
+    if (inside_[at(source)] != 0) {
+      change -= --crossing == 0 ? groups_.transfer[at(source)] : 0;
+    } else {
+      change += ++crossing == 1 ? groups_.transfer[at(source)] : 0;
+    }
+  }
+  int& own = crossing_[at(layer)];
+  const int after = out_degree_[at(layer)] - own;
+  change += ((after > 0 ? 1 : 0) - (own > 0 ? 1 : 0)) * groups_.transfer[at(layer)];
+  own = after;
+  inside_[at(layer)] = 1;
+  return change;
+}
+
+void PlacementSearch::leave(int layer) {
+  inside_[at(layer)] = 0;
+  crossing_[at(layer)] = out_degree_[at(layer)] - crossing_[at(layer)];
+  for (const int source : sources_[at(layer)]) {
+    crossing_[at(source)] += inside_[at(source)] != 0 ? 1 : -1;
+  }
+}
+
+bool PlacementSearch::enough_left(int cpus, int accelerators, int set) const {
+  const int free_cpus = cpus_ - cpus;
+  const double by_cpus = free_cpus > 0 ? free_cpus * cpu_share_ : 0;
+  return rest_work_[at(set)] <=
+         target_ * ((accelerators_ - accelerators) + by_cpus) * (1 + kRounding) +
+             kRounding * rest_work_.front();
+}
+
+void PlacementSearch::offer(int to, const Sums& sums) {
+  const bool accelerator = sums.accelerator && sums.time + sums.transfer <= target_;
+  if (!accelerator && !sums.cpu) {
+    return;
+  }
+  const List& below = lists_[at(from_)];
+  for (std::size_t e = 0; e < below.size(); ++e) {
+    const Entry& base = below[e];
+    const auto entry = static_cast<int>(e);
+    if (accelerator && base.accelerators < accelerators_ &&
+        enough_left(base.cpus, base.accelerators + 1, to)) {
+      insert(lists_[at(to)], {base.cpus, base.accelerators + 1, from_, entry, false});
+    }
+    if (sums.cpu && base.cpus < cpus_ && enough_left(base.cpus + 1, base.accelerators, to)) {
+      insert(lists_[at(to)], {base.cpus + 1, base.accelerators, from_, entry, true});
+    }
+  }
+}
+
+void PlacementSearch::insert(List& list, const Entry& entry) {
+  auto place = list.begin();
+  for (; place != list.end() && place->cpus <= entry.cpus; ++place) {
+    if (place->accelerators <= entry.accelerators) {
+      return;
+    }
+  }
+  if (place != list.begin() && (place - 1)->cpus == entry.cpus) {
+    --place;
+  }
+  auto end = place;
+  while (end != list.end() && end->accelerators >= entry.accelerators) {
+    ++end;
+  }
+  list.insert(list.erase(place, end), entry);
+}
+
+std::vector<PlacementSearch::Part> PlacementSearch::trace() {
+  std::vector<Part> parts;
+  int set = lattice_.sets() - 1;
+  const Entry* entry = &lists_[at(set)].front();
+  while (entry->from >= 0) {
+    Part& part = parts.emplace_back();
+    part.on_cpu = entry->on_cpu;
+    part.groups = groups_between(entry->from, set);
+    std::fill(inside_.begin(), inside_.end(), 0);
+    std::fill(crossing_.begin(), crossing_.end(), 0);
+    for (const int group : part.groups) {
+      const PlacementGroups::Group& one = groups_.groups[at(group)];
+      part.load += part.on_cpu ? one.cpu_time : one.time;
+      for (const int layer : one.layers) {
+        const double change = enter(layer);
+        part.load += part.on_cpu ? 0 : change;
+      }
+    }
+    set = entry->from;
+    entry = &lists_[at(set)][at(entry->entry)];
+  }
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+std::vector<int> PlacementSearch::groups_between(int from, int to) const {
+  std::vector<std::uint8_t> inside(at(lattice_.nodes), 0);
+  for (int set = to; set != 0; set = parent_[at(set)].to) {
+    inside[at(parent_[at(set)].node)] = 1;
+  }
+  for (int set = from; set != 0; set = parent_[at(set)].to) {
+    inside[at(parent_[at(set)].node)] = 0;
+  }
+  std::vector<int> groups;
+  for (int group = 0; group < lattice_.nodes; ++group) {
+    if (inside[at(group)] != 0) {
+      groups.push_back(group);
+    }
+  }
+  return groups;
+}
+
+}  // namespace shardplan::planners

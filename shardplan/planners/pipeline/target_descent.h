@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <limits>
+
+namespace shardplan::planners {
+
+/// Closes in on the least target that a plan can meet, by asking whether there is one for a target.
+///
+/// The upper end is always the value of a plan in hand. A `Try` looks for a plan within its target,
+/// and lowers `high` to the value of what it finds; false: it found none.
+struct TargetDescent {
+  using Try = std::function<bool(double target)>;
+
+  double low = 0;  ///< no plan is better
+  double high = std::numeric_limits<double>::infinity();
+  std::function<bool()> stopped{};  ///< the searches ran out of their budget
+
+  /// By tries whose "no" says nothing of all plans: `low` stays.
+  void bisect(const Try& some) const;
+  /// `some` as above; `all` finds a plan if there is one. Ends, unless stopped, with a try of `all`
+  /// just below `high` that finds nothing: then `low` is `high`.
+  void descend(const Try& some, const Try& all);
+};
+
+}  // namespace shardplan::planners
