@@ -9,6 +9,7 @@
 #include "shardplan/planners/layer_planner.h"
 #include "shardplan/planners/pipeline/block_partition.h"
 #include "shardplan/planners/pipeline/dnn_partitioning2020.h"
+#include "shardplan/planners/pipeline/dnn_partitioning_ip.h"
 #include "shardplan/planners/pipeline/pipedream2019.h"
 #include "shardplan/planners/pipeline/piper2021.h"
 #include "shardplan/support/text.h"
@@ -68,6 +69,7 @@ const std::vector<LayerPlannerInfo>& layer_planners() {
       piper_planner(),
       dnn_partitioning_dp_planner(),
       dnn_partitioning_linear_planner(),
+      dnn_partitioning_ip_planner(),
       gpipe_planner(),
       torchgpipe_planner(),
       pipedream_planner(),

@@ -3,20 +3,15 @@
 // by CBC's tolerances.
 #include "shardplan/solvers/milp.h"
 
-#include <CbcEventHandler.hpp>
-#include <CbcModel.hpp>
-#include <CbcSolver.hpp>
-#include <ClpEventHandler.hpp>
-#include <ClpSimplex.hpp>
 #include <CoinPackedMatrix.hpp>
 #include <OsiClpSolverInterface.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "shardplan/solvers/budget.h"
+#include "shardplan/solvers/cbc_run.h"
 #include "shardplan/solvers/feasibility.h"
 
 namespace shardplan::solvers {
@@ -24,42 +19,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1e-6;  // of what CBC claims, relative
-
-/// CBC asks between nodes, Clp between the iterations of one linear program. Once a linear program
-/// was cut short, CBC's own bound may be wrong: the last one from before is kept.
-class StopBetweenNodes : public CbcEventHandler {
- public:
-  StopBetweenNodes(const Budget& budget, double& bound) : budget_(&budget), bound_(&bound) {}
-  CbcAction event(CbcEvent what) override {
-    if (budget_->exhausted()) {
-      return stop;
-    }
-    // Sub-problems of heuristics have a parent; their bounds are their own.
-    if (what == node && getModel() != nullptr && getModel()->parentModel() == nullptr) {
-      *bound_ = getModel()->getBestPossibleObjValue();
-    }
-    return noAction;
-  }
-  [[nodiscard]] CbcEventHandler* clone() const override { return new StopBetweenNodes(*this); }
-
- private:
-  const Budget* budget_;
-  double* bound_;
-};
-
-class StopBetweenIterations : public ClpEventHandler {
- public:
-  explicit StopBetweenIterations(const Budget& budget) : budget_(&budget) {}
-  int event(Event what) override {
-    constexpr int kGoOn = -1;
-    constexpr int kStopped = 5;
-    return what == endOfIteration && budget_->exhausted() ? kStopped : kGoOn;
-  }
-  [[nodiscard]] ClpEventHandler* clone() const override { return new StopBetweenIterations(*this); }
-
- private:
-  const Budget* budget_;
-};
 
 /// The columns and rows of a problem. Costs and rows are scaled to sizes that CBC's absolute
 /// tolerances are meant for.
@@ -224,43 +183,6 @@ class Program {
   std::vector<double> element_;
 };
 
-/// `plain`: without preprocessing and cuts. Returns the bound that stood before the search was
-/// stopped; -infinity: none did.
-double run_cbc(
-    CbcModel& model, const SolveOptions& options, const Budget& budget, double gap, bool plain) {
-  double bound = -kInfinity;
-  const StopBetweenNodes between_nodes(budget, bound);
-  model.passInEventHandler(&between_nodes);
-  CbcSolverUsefulData data;
-  data.noPrinting_ = true;
-  data.useSignalHandler_ = false;
-  CbcMain0(model, data);
-  model.setLogLevel(0);
-  model.solver()->messageHandler()->setLogLevel(0);
-  const std::string ratio = std::to_string(gap);
-  const std::string seconds = std::to_string(options.time_limit);
-  const std::string seed = std::to_string(options.seed % 1000000 + 1);
-  std::vector<const char*> words{"cbc",
-                                 "-log",
-                                 "0",
-                                 "-ratioGap",
-                                 ratio.c_str(),
-                                 "-increment",
-                                 "1e-9",
-                                 "-randomCbcSeed",
-                                 seed.c_str()};
-  if (options.time_limit > 0) {
-    words.insert(words.end(), {"-timeMode", "elapsed", "-sec", seconds.c_str()});
-  }
-  if (plain) {
-    words.insert(words.end(), {"-preprocess", "off", "-presolve", "off", "-cuts", "off"});
-  }
-  words.insert(words.end(), {"-solve", "-quit"});
-  CbcMain1(
-      static_cast<int>(words.size()), words.data(), model, [](CbcModel*, int) { return 0; }, data);
-  return bound;
-}
-
 /// CBC knows no problem without columns.
 Solution without_choices(const ConstrainedProblem& problem, Solution solution) {
   measure(problem, solution);
@@ -286,34 +208,24 @@ Solution solve_milp(const ConstrainedProblem& problem, const SolveOptions& optio
   solver.messageHandler()->setLogLevel(0);
   program.load(solver);
   const Budget budget(options);
-  const StopBetweenIterations between_iterations(budget);
-  solver.getModelPtr()->passInEventHandler(&between_iterations);
-  CbcModel model(solver);
-  double before_stop = run_cbc(model, options, budget, gap / 2, false);
-  if (model.isProvenInfeasible() && !budget.exhausted()) {
-    // CBC's preprocessing has called feasible problems infeasible: without it, the claim counts.
-    model = CbcModel(solver);
-    before_stop = run_cbc(model, options, budget, gap / 2, true);
-  }
-  const bool finished = model.status() == 0 && !budget.exhausted();
-  if (finished && model.isProvenInfeasible()) {
+  const CbcRun run = run_cbc(solver, options, budget, gap / 2);
+  if (run.finished && run.infeasible) {
     solution.status = SolveStatus::kInfeasible;
     solution.lower_bound = kInfinity;
     return solution;
   }
-  if (!finished) {
+  if (!run.finished) {
     solution.limit = budget.limit();
   }
-  if (model.bestSolution() != nullptr) {
-    solution.choice = program.decode(model.bestSolution());
+  if (!run.values.empty()) {
+    solution.choice = program.decode(run.values.data());
     measure(problem, solution);
     if (is_feasible(problem, solution)) {
       solution.status = SolveStatus::kFeasible;
     }
   }
-  double bound = model.getBestPossibleObjValue();
-  bound = program.unscaled(finished ? bound : std::min(bound, before_stop));
-  if (finished && solution.status == SolveStatus::kFeasible) {
+  double bound = program.unscaled(run.bound);
+  if (run.finished && solution.status == SolveStatus::kFeasible) {
     // The search has proven its gap; its "best possible" may claim more.
     bound = std::min(bound, solution.objective - gap / 2 * std::abs(solution.objective));
   }

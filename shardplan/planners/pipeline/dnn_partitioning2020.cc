@@ -7,6 +7,7 @@
 // part's border, inwards or outwards, the time of its transfer, once; of a CPU = CPU times.
 //
 // The linearised variant has one downset a prefix of a topological order that goes depth first.
+// The paper does not say which: the best of four is taken.
 #include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 
 #include <fmt/format.h>
@@ -29,6 +30,8 @@ using Part = PlacementSearch::Part;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDownsets = 2'000'000;
+constexpr double kStrictly = 1e-12;  // less than what was found
+constexpr double kFirstShare = 0.1;  // of the downsets of each size that are likely
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -42,24 +45,30 @@ class Placement {
     options_.control = request.control;
   }
 
-  Result<LayerPlanResult> run(bool linear) {
+  /// On the prefixes of depth-first orders.
+  Result<LayerPlanResult> run_linear() {
     const solvers::Budget budget(options_);
-    for (const PlacementGroups::Group& group : groups_.groups) {
-      ends_.low += group.on_accelerator ? group.time : 0;
+    start(budget);
+    if (best_.empty() && !ends_.stopped()) {
+      return infeasible();
     }
-    ends_.low = request_.machines.cpus > 0 ? 0 : ends_.low / request_.machines.devices;
-    ends_.stopped = [&] { return budget.exhausted(); };
-    const DownsetLattice prefixes = prefix_downsets(static_cast<int>(groups_.groups.size()));
-    PlacementSearch chain(prefixes, groups_, request_.graph, request_.machines);
-    const TargetDescent::Try on_chain = [&](double target) {
-      return improve(chain, target, budget, PlacementSearch::Effort::kAll);
-    };
-    if (on_chain(any_load())) {
-      ends_.bisect(on_chain);
+    // Each order's optimum is the better end of its bisection, to the last digit.
+    for (const std::vector<int>& order : orders()) {
+      on_prefixes(order, budget, [&](const TargetDescent::Try& chain) {
+        while (!ends_.stopped() && chain(ends_.high * (1 - kStrictly))) {
+          ends_.gallop(chain);
+        }
+      });
     }
-    if (linear) {
-      return best_.empty() && !chain.stopped() ? infeasible() : prove(on_chain, on_chain, budget);
-    }
+    LayerPlanResult result = answer(budget);
+    result.status = best_.empty() ? result.status : SearchStatus::kFeasible;
+    return result;
+  }
+
+  /// On all downsets.
+  Result<LayerPlanResult> run() {
+    const solvers::Budget budget(options_);
+    start(budget);
     const std::optional<DownsetLattice> all = all_downsets(groups_.needs, kMostDownsets);
     if (!all) {
       return unsupported(
@@ -69,16 +78,25 @@ class Placement {
           request_.graph.name);
     }
     PlacementSearch search(*all, groups_, request_.graph, request_.machines);
-    const auto on_all = [&](PlacementSearch::Effort effort) {
-      return [&search, &budget, effort, this](double target) {
-        return improve(search, target, budget, effort);
-      };
+    const auto found = [&](double target, double share) {
+      const bool found_one = improve(search, groups_, target, budget, share);
+      if (found_one) {
+        polish(budget);
+      }
+      return found_one;
     };
-    if (best_.empty() && !on_all(PlacementSearch::Effort::kAll)(any_load()) && !search.stopped()) {
+    double share = kFirstShare;
+    const TargetDescent::Try on_all = [&](double target) {
+      share = std::min(1.0, 2 * share);  // it was too small, if this finds a plan
+      return found(target, 1);
+    };
+    if (best_.empty() && !on_all(any_load()) && !search.stopped()) {
       return infeasible();
     }
-    return prove(
-        on_all(PlacementSearch::Effort::kLikely), on_all(PlacementSearch::Effort::kAll), budget);
+    if (!best_.empty() && !ends_.prove(on_all)) {
+      ends_.descend([&](double target) { return found(target, share); }, on_all);
+    }
+    return answer(budget);
   }
 
  private:
@@ -94,17 +112,71 @@ class Placement {
     return load;
   }
 
+  [[nodiscard]] std::vector<std::vector<int>> orders() const {
+    std::vector<std::vector<int>> all;
+    for (const DepthFirst::Rule rule : {DepthFirst::Rule::kBranches, DepthFirst::Rule::kNeeds}) {
+      for (const bool reversed : {false, true}) {
+        all.push_back(depth_first_order(groups_.needs, {rule, reversed}));
+      }
+    }
+    return all;
+  }
+
+  /// Calls `use` with tries on the prefixes of an order of the groups.
+  template <class Use>
+  void on_prefixes(const std::vector<int>& order, const solvers::Budget& budget, const Use& use) {
+    const PlacementGroups groups = renumbered(groups_, order);
+    const DownsetLattice prefixes = prefix_downsets(static_cast<int>(order.size()));
+    PlacementSearch search(prefixes, groups, request_.graph, request_.machines);
+    use([&](double target) { return improve(search, groups, target, budget, 1); });
+  }
+
+  /// A lower end, and an upper one from the prefixes of a few orders.
+  void start(const solvers::Budget& budget) {
+    for (const PlacementGroups::Group& group : groups_.groups) {
+      ends_.low += group.on_accelerator ? group.time : 0;
+    }
+    ends_.low = request_.machines.cpus > 0 ? 0 : ends_.low / request_.machines.devices;
+    ends_.stopped = [&] { return budget.exhausted(); };
+    for (const std::vector<int>& order : orders()) {
+      on_prefixes(order, budget, [&](const TargetDescent::Try& chain) {
+        if (best_.empty() && chain(any_load())) {
+          ends_.bisect(chain);
+        } else if (!best_.empty()) {
+          ends_.gallop(chain);
+        }
+      });
+    }
+  }
+
+  /// Betters the parts in hand as far as the prefixes of an order allow in which they stay
+  /// together.
+  void polish(const solvers::Budget& budget) {
+    std::vector<int> order;
+    for (const Part& part : best_) {
+      for (const int group : part.groups) {
+        order.push_back(group);
+      }
+    }
+    on_prefixes(order, budget, [&](const TargetDescent::Try& chain) { ends_.gallop(chain); });
+  }
+
   bool improve(PlacementSearch& search,
+               const PlacementGroups& groups,
                double target,
                const solvers::Budget& budget,
-               PlacementSearch::Effort effort) {
-    std::optional<std::vector<Part>> parts = search.find(target, budget, effort);
+               double share) {
+    std::optional<std::vector<Part>> parts = search.find(target, budget, share);
     if (!parts) {
       return false;
     }
     double value = 0;
-    for (const Part& part : *parts) {
+    for (Part& part : *parts) {
       value = std::max(value, part.load);
+      for (int& group : part.groups) {
+        // By a layer: the search may have numbered the groups otherwise.
+        group = groups_.group_of[at(groups.groups[at(group)].layers.front())];
+      }
     }
     if (value < ends_.high) {
       ends_.high = value;
@@ -113,12 +185,7 @@ class Placement {
     return true;
   }
 
-  [[nodiscard]] LayerPlanResult prove(const TargetDescent::Try& some,
-                                      const TargetDescent::Try& all,
-                                      const solvers::Budget& budget) {
-    if (!best_.empty()) {
-      ends_.descend(some, all);
-    }
+  [[nodiscard]] LayerPlanResult answer(const solvers::Budget& budget) const {
     LayerPlanResult result;
     result.limit = budget.limit() == solvers::SolveLimit::kTime ? SearchLimit::kTime
                    : budget.exhausted()                         ? SearchLimit::kInterrupted
@@ -180,13 +247,13 @@ class Placement {
 Result<LayerPlanResult> solve_dp(const LayerRequest& request) {
   constexpr std::string_view kMethod = "dnn_partitioning_dp";
   SHARDPLAN_ASSIGN_OR_RETURN(PlacementGroups groups, placement_groups(request, kMethod));
-  return Placement(request, std::move(groups), kMethod).run(false);
+  return Placement(request, std::move(groups), kMethod).run();
 }
 
 Result<LayerPlanResult> solve_linear(const LayerRequest& request) {
   constexpr std::string_view kMethod = "dnn_partitioning_linear";
   SHARDPLAN_ASSIGN_OR_RETURN(PlacementGroups groups, placement_groups(request, kMethod));
-  return Placement(request, std::move(groups), kMethod).run(true);
+  return Placement(request, std::move(groups), kMethod).run_linear();
 }
 
 constexpr std::string_view kPaper =
@@ -213,7 +280,7 @@ LayerPlannerInfo dnn_partitioning_linear_planner() {
   return {"dnn_partitioning_linear",
           kPaper,
           2020,
-          "the same along one depth-first order of the layers",
+          "the same along depth-first orders of the layers",
           kCannot,
           "of the largest load",
           {},

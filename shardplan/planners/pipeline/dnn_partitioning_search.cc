@@ -10,9 +10,7 @@ namespace {
 
 constexpr double kRounding = 1e-9;
 constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;
-// Of the downsets of one size, those that waste the least are likely.
-constexpr std::size_t kLeastLikely = 16;
-constexpr std::size_t kLikelyShare = 10;
+constexpr std::size_t kLeastLikely = 16;  // downsets of one size, whatever the share
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -66,7 +64,7 @@ PlacementSearch::PlacementSearch(const DownsetLattice& lattice,
 }
 
 std::optional<std::vector<PlacementSearch::Part>> PlacementSearch::find(
-    double target, const solvers::Budget& budget, Effort effort) {
+    double target, const solvers::Budget& budget, double share) {
   target_ = target;
   budget_ = &budget;
   for (List& list : lists_) {
@@ -76,7 +74,7 @@ std::optional<std::vector<PlacementSearch::Part>> PlacementSearch::find(
   std::fill(crossing_.begin(), crossing_.end(), 0);
   lists_.front().push_back({});
   for (std::size_t size = 0; size + 1 < levels_.size() && !done(); ++size) {
-    push_level(levels_[size], levels_[size + 1], effort);
+    push_level(levels_[size], levels_[size + 1], share);
   }
   if (stopped_ || lists_.back().empty()) {
     return std::nullopt;
@@ -84,19 +82,21 @@ std::optional<std::vector<PlacementSearch::Part>> PlacementSearch::find(
   return trace();
 }
 
-void PlacementSearch::push_level(int begin, int end, Effort effort) {
+void PlacementSearch::push_level(int begin, int end, double share) {
   level_.clear();
   for (int set = begin; set < end; ++set) {
     if (!lists_[at(set)].empty()) {
       level_.push_back(set);
     }
   }
-  if (effort == Effort::kLikely) {
+  if (share < 1) {
     const auto wasted = [&](int set) {
       return lists_[at(set)].back().accelerators * target_ + rest_work_[at(set)];
     };
     const std::size_t kept =
-        std::min(level_.size(), std::max(kLeastLikely, level_.size() / kLikelyShare));
+        std::min(level_.size(),
+                 std::max(kLeastLikely,
+                          static_cast<std::size_t>(static_cast<double>(level_.size()) * share)));
     std::partial_sort(
         level_.begin(),
         level_.begin() + static_cast<std::ptrdiff_t>(kept),

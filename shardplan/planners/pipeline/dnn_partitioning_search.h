@@ -21,18 +21,16 @@ class PlacementSearch {
     bool on_cpu = false;
     double load = 0;
   };
-  /// See piper::Search.
-  enum class Effort { kAll, kLikely };
-
   /// The references outlive the search.
   PlacementSearch(const DownsetLattice& lattice,
                   const PlacementGroups& groups,
                   const problem::LayerGraph& graph,
                   const problem::LayerMachines& machines);
 
+  /// Parts in the order of the groups; see piper::Search::find.
   [[nodiscard]] std::optional<std::vector<Part>> find(double target,
                                                       const solvers::Budget& budget,
-                                                      Effort effort = Effort::kAll);
+                                                      double share = 1);
   [[nodiscard]] bool stopped() const { return stopped_; }
 
  private:
@@ -54,7 +52,7 @@ class PlacementSearch {
   };
 
   [[nodiscard]] bool done() const { return stopped_ || !lists_.back().empty(); }
-  void push_level(int begin, int end, Effort effort);
+  void push_level(int begin, int end, double share);
   void push(int from);
   void grow(int set, int last, std::size_t depth);
   [[nodiscard]] bool extend(int group, std::size_t depth);

@@ -168,7 +168,9 @@ DownsetLattice prefix_downsets(int nodes) {
   return lattice;
 }
 
-std::vector<int> depth_first_order(const std::vector<std::vector<int>>& needs) {
+namespace {
+
+std::vector<int> order_by_branches(const std::vector<std::vector<int>>& needs, bool reversed) {
   std::vector<std::vector<int>> needed_by(needs.size());
   std::vector<std::size_t> waiting(needs.size());
   std::vector<int> stack;
@@ -177,24 +179,67 @@ std::vector<int> depth_first_order(const std::vector<std::vector<int>>& needs) {
     for (const int w : needs[v]) {
       needed_by[at(w)].push_back(static_cast<int>(v));
     }
-  }
-  for (std::size_t v = needs.size(); v-- > 0;) {
     if (waiting[v] == 0) {
       stack.push_back(static_cast<int>(v));
     }
+  }
+  if (!reversed) {
+    std::reverse(stack.begin(), stack.end());
   }
   std::vector<int> order;
   while (!stack.empty()) {
     const int v = stack.back();
     stack.pop_back();
     order.push_back(v);
-    for (const int w : needed_by[at(v)]) {
+    std::vector<int>& next = needed_by[at(v)];
+    if (reversed) {
+      std::reverse(next.begin(), next.end());
+    }
+    for (const int w : next) {
       if (--waiting[at(w)] == 0) {
         stack.push_back(w);
       }
     }
   }
   return order;
+}
+
+std::vector<int> order_by_needs(const std::vector<std::vector<int>>& needs, bool reversed) {
+  std::vector<int> order;
+  std::vector<std::size_t> looked_at(needs.size(), 0);
+  std::vector<bool> seen(needs.size(), false);
+  std::vector<int> stack;
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const std::size_t root = reversed ? needs.size() - 1 - i : i;
+    if (!seen[root]) {
+      seen[root] = true;
+      stack.push_back(static_cast<int>(root));
+    }
+    while (!stack.empty()) {
+      const int v = stack.back();
+      const std::vector<int>& own = needs[at(v)];
+      const std::size_t next = looked_at[at(v)]++;
+      if (next == own.size()) {
+        order.push_back(v);
+        stack.pop_back();
+        continue;
+      }
+      const int w = own[reversed ? own.size() - 1 - next : next];
+      if (!seen[at(w)]) {
+        seen[at(w)] = true;
+        stack.push_back(w);
+      }
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+std::vector<int> depth_first_order(const std::vector<std::vector<int>>& needs,
+                                   const DepthFirst& how) {
+  return how.rule == DepthFirst::Rule::kBranches ? order_by_branches(needs, how.reversed)
+                                                 : order_by_needs(needs, how.reversed);
 }
 
 }  // namespace shardplan::planners

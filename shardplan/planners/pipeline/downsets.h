@@ -34,8 +34,15 @@ struct DownsetLattice {
 /// Of the sets {0 .. i-1} only: one for each length of the order.
 [[nodiscard]] DownsetLattice prefix_downsets(int nodes);
 
-/// An order of nodes for the lattice in which chains stay together: depth first, each node after
-/// what it needs, and a branch is finished before the next one begins.
-[[nodiscard]] std::vector<int> depth_first_order(const std::vector<std::vector<int>>& needs);
+/// Orders of nodes for a lattice, each node after what it needs, in which chains stay together.
+/// kBranches: as soon as a node may come it may come next, before others that could for longer.
+/// kNeeds: a node comes as soon as all that it needs can be put before it, and no sooner.
+struct DepthFirst {
+  enum class Rule { kBranches, kNeeds };
+  Rule rule = Rule::kBranches;
+  bool reversed = false;  ///< siblings from the last to the first
+};
+[[nodiscard]] std::vector<int> depth_first_order(const std::vector<std::vector<int>>& needs,
+                                                 const DepthFirst& how = {});
 
 }  // namespace shardplan::planners

@@ -23,6 +23,7 @@
 #include <limits>
 #include <utility>
 
+#include "shardplan/planners/pipeline/idle_layers.h"
 #include "shardplan/planners/pipeline/piper2021_search.h"
 #include "shardplan/planners/pipeline/target_descent.h"
 #include "shardplan/problem/published_objectives.h"
@@ -38,6 +39,7 @@ using piper::StageCosts;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDownsets = 2'000'000;
+constexpr double kFirstShare = 0.1;  // of the downsets of each size that are likely
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -66,58 +68,95 @@ std::vector<int> growing_order(const problem::LayerGraph& graph) {
   return depth_first_order(successors_first(graph, order));
 }
 
+/// A search with the numbering of layers that it works in.
+struct Numbered {
+  std::vector<int> order;  ///< layers of the graph
+  StageCosts costs;
+  DownsetLattice lattice{};
+};
+
 class Piper {
  public:
-  Piper(const LayerRequest& request, StageCosts costs, std::vector<int> order)
-      : request_(request), costs_(std::move(costs)), order_(std::move(order)) {
+  Piper(const LayerRequest& request, Inner inner) : request_(request), inner_(inner) {
     options_.time_limit = request.time_limit;
     options_.control = request.control;
   }
 
   Result<LayerPlanResult> run() {
     const solvers::Budget budget(options_);
-    const int devices = request_.machines.devices;
-    for (int node = 0; node < costs_.nodes(); ++node) {
-      if (!std::isfinite(costs_.work(node))) {
-        return infeasible(fmt::format("{} needs more devices than there are", name(node)));
-      }
-      ends_.low += costs_.work(node) / devices;
-    }
-    const DownsetLattice prefixes = prefix_downsets(costs_.nodes());
-    Search chain(prefixes, costs_, devices, request_.machines.microbatches);
     ends_.stopped = [&] { return budget.exhausted(); };
-    if (improve(chain, kInfinity, budget)) {
-      ends_.bisect([&](double target) { return improve(chain, target, budget); });
+    SHARDPLAN_ASSIGN_OR_RETURN(Numbered chain, numbered(growing_order(request_.graph)));
+    for (int node = 0; node < chain.costs.nodes(); ++node) {
+      if (!std::isfinite(chain.costs.work(node))) {
+        return infeasible(
+            fmt::format("{} needs more devices than there are", name(chain.order[at(node)])));
+      }
+      ends_.low += chain.costs.work(node) / request_.machines.devices;
     }
-    const std::optional<DownsetLattice> all =
-        all_downsets(successors_first(request_.graph, order_), kMostDownsets);
+    chain.lattice = prefix_downsets(chain.costs.nodes());
+    Search prefixes = search_of(chain);
+    if (improve(prefixes, chain, kInfinity, budget)) {
+      ends_.bisect([&](double target) { return improve(prefixes, chain, target, budget); });
+    }
+    return on_all(chain, budget);
+  }
+
+ private:
+  [[nodiscard]] std::string name(int layer) const {
+    return problem::describe(request_.graph.layers[at(layer)]);
+  }
+
+  [[nodiscard]] Result<Numbered> numbered(std::vector<int> order) const {
+    SHARDPLAN_ASSIGN_OR_RETURN(StageCosts costs, StageCosts::create(request_, order, inner_));
+    return Numbered{std::move(order), std::move(costs)};
+  }
+  [[nodiscard]] Search search_of(Numbered& numbers) const {
+    return {
+        numbers.lattice, numbers.costs, request_.machines.devices, request_.machines.microbatches};
+  }
+
+  /// On all downsets, starting from what the prefixes of one order gave.
+  Result<LayerPlanResult> on_all(Numbered& numbers, const solvers::Budget& budget) {
+    std::optional<DownsetLattice> all =
+        all_downsets(successors_first(request_.graph, numbers.order), kMostDownsets);
     if (!all) {
-      return unsupported(fmt::format("piper: the graph has more than {} downsets", kMostDownsets),
-                         request_.graph.name);
+      LayerPlanResult result = answer(budget);
+      result.explanation = fmt::format(
+          "the graph has more than {} downsets: only the prefixes of one order were looked at",
+          kMostDownsets);
+      return result;
     }
-    Search search(*all, costs_, devices, request_.machines.microbatches);
-    if (best_.empty() && !improve(search, kInfinity, budget) && !search.stopped()) {
+    numbers.lattice = std::move(*all);
+    Search search = search_of(numbers);
+    const auto found = [&](double target, double share) {
+      const bool found_one = improve(search, numbers, target, budget, share);
+      if (found_one) {
+        polish(budget);
+      }
+      return found_one;
+    };
+    if (best_.stages.empty() && !found(kInfinity, 1) && !search.stopped()) {
       return infeasible(bottleneck());
     }
-    if (!best_.empty()) {
-      ends_.descend(
-          [&](double target) { return improve(search, target, budget, Search::Effort::kLikely); },
-          [&](double target) { return improve(search, target, budget); });
+    if (!best_.stages.empty()) {
+      double share = kFirstShare;
+      ends_.descend([&](double target) { return found(target, share); },
+                    [&](double target) {
+                      share = std::min(1.0, 2 * share);  // it was too small, if this finds a plan
+                      return found(target, 1);
+                    });
     }
     return answer(budget);
   }
 
- private:
-  [[nodiscard]] std::string name(int node) const {
-    return problem::describe(request_.graph.layers[at(order_[at(node)])]);
-  }
-
-  /// Whether the search finds a plan for the target; it becomes the upper end.
+  /// Whether the search finds a plan for the target; the best one is the upper end.
   bool improve(Search& search,
+               const Numbered& numbers,
                double target,
                const solvers::Budget& budget,
-               Search::Effort effort = Search::Effort::kAll) {
-    std::optional<std::vector<Stage>> stages = search.find(target, budget, effort);
+               double share = 1) {
+    const std::optional<std::vector<Stage>> stages = search.find(target, budget, share);
+    gave_up_ = gave_up_ || numbers.costs.gave_up();
     if (!stages) {
       return false;
     }
@@ -127,9 +166,45 @@ class Piper {
     }
     if (value < ends_.high) {
       ends_.high = value;
-      best_ = std::move(*stages);
+      best_ = plan_of(*stages, numbers);
     }
     return true;
+  }
+
+  /// Betters the plan in hand as far as the prefixes of an order allow in which its stages stay
+  /// together.
+  void polish(const solvers::Budget& budget) {
+    std::vector<int> order;
+    for (std::size_t s = best_.stages.size(); s-- > 0;) {
+      const std::vector<int>& layers = best_.stages[s].layers;
+      order.insert(order.end(), layers.rbegin(), layers.rend());
+    }
+    Result<Numbered> chain = numbered(std::move(order));
+    if (!chain) {
+      return;
+    }
+    chain->lattice = prefix_downsets(chain->costs.nodes());
+    Search search = search_of(*chain);
+    ends_.gallop([&](double target) { return improve(search, *chain, target, budget); });
+  }
+
+  [[nodiscard]] problem::LayerPlan plan_of(const std::vector<Stage>& stages,
+                                           const Numbered& numbers) const {
+    problem::LayerPlan plan;
+    plan.schedule = "1f1b";
+    plan.microbatches = request_.machines.microbatches;
+    for (const Stage& stage : stages) {
+      problem::LayerStage& out = plan.stages.emplace_back();
+      for (std::size_t i = stage.nodes.size(); i-- > 0;) {
+        out.layers.push_back(numbers.order[at(stage.nodes[i])]);
+        out.choices.push_back(numbers.costs.choice(stage.t, stage.nodes[i], stage.small[i]));
+      }
+      out.replicas = stage.d;
+      out.degree = numbers.costs.degree(stage.t);
+      out.time = stage.time;
+      out.memory_bytes = stage.memory;
+    }
+    return plan;
   }
 
   [[nodiscard]] LayerPlanResult infeasible(const std::string& why) const {
@@ -141,17 +216,33 @@ class Piper {
 
   /// Why nothing fits, as far as single layers tell.
   [[nodiscard]] std::string bottleneck() const {
+    double largest = 0;
+    std::size_t where = 0;
+    for (std::size_t v = 0; v < request_.graph.layers.size(); ++v) {
+      double least = kInfinity;
+      for (const problem::LayerChoice& choice : request_.graph.layers[v].choices) {
+        least = std::min(least, choice.in_flight_bytes + choice.constant_bytes);
+      }
+      if (least > largest) {
+        largest = least;
+        where = v;
+      }
+    }
+    const double memory = request_.machines.memory_bytes;
     return fmt::format(
-        "no stages on {} devices fit into {} each; more devices or memory, or a smaller "
-        "microbatch, "
-        "would help",
+        "no stages on {} devices fit into {} each{}; more devices or memory, or a "
+        "smaller microbatch, would help",
         request_.machines.devices,
-        human_bytes(static_cast<Bytes>(request_.machines.memory_bytes)));
+        human_bytes(static_cast<Bytes>(memory)),
+        largest <= memory ? ""
+                          : fmt::format(" ({} alone needs {})",
+                                        name(static_cast<int>(where)),
+                                        human_bytes(static_cast<Bytes>(largest))));
   }
 
   [[nodiscard]] LayerPlanResult answer(const solvers::Budget& budget) const {
     LayerPlanResult result;
-    const bool proven = !costs_.gave_up();
+    const bool proven = !gave_up_;
     switch (budget.limit()) {
       case solvers::SolveLimit::kTime:
         result.limit = SearchLimit::kTime;
@@ -162,7 +253,7 @@ class Piper {
       default:
         break;
     }
-    if (best_.empty()) {
+    if (best_.stages.empty()) {
       result.explanation = "the search was stopped before it found a plan";
       return result;
     }
@@ -170,28 +261,16 @@ class Piper {
     result.lower_bound = proven ? ends_.low : -kInfinity;
     result.status =
         proven && ends_.low >= ends_.high ? SearchStatus::kOptimal : SearchStatus::kFeasible;
-    result.best.schedule = "1f1b";
-    result.best.microbatches = request_.machines.microbatches;
-    for (const Stage& stage : best_) {
-      problem::LayerStage& out = result.best.stages.emplace_back();
-      for (std::size_t i = stage.nodes.size(); i-- > 0;) {
-        out.layers.push_back(order_[at(stage.nodes[i])]);
-        out.choices.push_back(costs_.choice(stage.t, stage.nodes[i], stage.small[i]));
-      }
-      out.replicas = stage.d;
-      out.degree = costs_.degree(stage.t);
-      out.time = stage.time;
-      out.memory_bytes = stage.memory;
-    }
+    result.best = best_;
     return result;
   }
 
   const LayerRequest& request_;
-  StageCosts costs_;
-  std::vector<int> order_;
+  Inner inner_;
   solvers::SolveOptions options_{};
   TargetDescent ends_{};
-  std::vector<Stage> best_{};
+  problem::LayerPlan best_{};
+  bool gave_up_ = false;  ///< an inner choice was too hard to be made exactly
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
@@ -213,10 +292,15 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
                          request.graph.name);
     }
   }
-  std::vector<int> order = growing_order(request.graph);
+  const WithoutIdleLayers smaller = without_idle_layers(request);
+  const LayerRequest reduced{
+      smaller.graph, machines, request.options, request.time_limit, request.control};
   const Inner inner = request.options.at("inner") == "greedy" ? Inner::kGreedy : Inner::kExact;
-  SHARDPLAN_ASSIGN_OR_RETURN(StageCosts costs, StageCosts::create(request, order, inner));
-  return Piper(request, std::move(costs), std::move(order)).run();
+  SHARDPLAN_ASSIGN_OR_RETURN(LayerPlanResult result, Piper(reduced, inner).run());
+  if (!result.best.stages.empty()) {
+    restore_idle_layers(request.graph, smaller, result.best);
+  }
+  return result;
 }
 
 }  // namespace

@@ -9,10 +9,8 @@
 namespace shardplan::planners::piper {
 namespace {
 
-constexpr double kRounding = 1e-9;  // of sums of work
-// Of the downsets of one size, those that waste the least are likely.
-constexpr std::size_t kLeastLikely = 16;
-constexpr std::size_t kLikelyShare = 10;
+constexpr double kRounding = 1e-9;                     // of sums of work
+constexpr std::size_t kLeastLikely = 16;               // downsets of one size, whatever the share
 constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;  // at the clock
 
 std::size_t at(int index) {
@@ -66,7 +64,7 @@ Search::Search(const DownsetLattice& lattice,
 
 std::optional<std::vector<Stage>> Search::find(double target,
                                                const solvers::Budget& budget,
-                                               Effort effort) {
+                                               double share) {
   target_ = target;
   per_target_ = 1 / target;
   budget_ = &budget;
@@ -79,7 +77,7 @@ std::optional<std::vector<Stage>> Search::find(double target,
   std::fill(in_stage_.begin(), in_stage_.end(), 0);
   lists_.front().push_back({});
   for (std::size_t size = 0; size + 1 < levels_.size() && !done(); ++size) {
-    push_level(levels_[size], levels_[size + 1], effort);
+    push_level(levels_[size], levels_[size + 1], share);
   }
   if (stopped_ || lists_.back().empty()) {
     return std::nullopt;
@@ -88,19 +86,21 @@ std::optional<std::vector<Stage>> Search::find(double target,
 }
 
 /// Puts stages on the sets [begin, end), which have one size.
-void Search::push_level(int begin, int end, Effort effort) {
+void Search::push_level(int begin, int end, double share) {
   level_.clear();
   for (int set = begin; set < end; ++set) {
     if (!lists_[at(set)].empty()) {
       level_.push_back(set);
     }
   }
-  if (effort == Effort::kLikely) {
+  if (share < 1) {
     const auto wasted = [&](int set) {
       return lists_[at(set)].back().k + rest_work_[at(set)] * per_target_;
     };
     const std::size_t kept =
-        std::min(level_.size(), std::max(kLeastLikely, level_.size() / kLikelyShare));
+        std::min(level_.size(),
+                 std::max(kLeastLikely,
+                          static_cast<std::size_t>(static_cast<double>(level_.size()) * share)));
     std::partial_sort(
         level_.begin(),
         level_.begin() + static_cast<std::ptrdiff_t>(kept),

@@ -35,15 +35,13 @@ class Search {
   /// `microbatches`: of a batch; d divides it. The references outlive the search.
   Search(const DownsetLattice& lattice, StageCosts& costs, int devices, std::int64_t microbatches);
 
-  /// Which downsets stages are put on. kLikely: of those of one size only the few that used their
-  /// devices best; finding nothing then proves nothing, and is cheap.
-  enum class Effort { kAll, kLikely };
-
   /// The stages, first to last, each within the target; nothing if there is no such plan, or if the
   /// budget ran out (stopped()). Time in the pairs of downsets that the target leaves.
+  /// `share`: of the downsets of one size, the part that stages are put on, of those that used
+  /// their devices best. Less than 1 is quicker, and finding nothing then proves nothing.
   [[nodiscard]] std::optional<std::vector<Stage>> find(double target,
                                                        const solvers::Budget& budget,
-                                                       Effort effort = Effort::kAll);
+                                                       double share = 1);
   [[nodiscard]] bool stopped() const { return stopped_; }
 
  private:
@@ -58,7 +56,7 @@ class Search {
   using List = std::vector<Entry>;  ///< s rising, k falling
 
   [[nodiscard]] bool done() const { return stopped_ || !lists_.back().empty(); }
-  void push_level(int begin, int end, Effort effort);
+  void push_level(int begin, int end, double share);
   void push(int from);
   void grow(int set, int last, std::size_t depth);
   [[nodiscard]] bool extend(int node, std::size_t depth);

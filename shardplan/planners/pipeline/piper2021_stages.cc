@@ -59,7 +59,7 @@ Result<StageCosts> StageCosts::create(const LayerRequest& request,
   for (const int degree : degrees) {
     if (degree <= machines.devices) {
       costs.by_degree_.emplace_back().degree = degree;
-      SHARDPLAN_RETURN_IF_ERROR(costs.read_degree(request, order, costs.by_degree_.back()));
+      SHARDPLAN_RETURN_IF_ERROR(read_degree(request, order, costs.by_degree_.back()));
     }
   }
   if (costs.by_degree_.empty()) {
@@ -81,74 +81,96 @@ Result<StageCosts> StageCosts::create(const LayerRequest& request,
 
 Status StageCosts::read_degree(const LayerRequest& request,
                                const std::vector<int>& order,
-                               Degree& degree) const {
-  const LayerGraph& graph = request.graph;
-  const problem::LayerAdjacency adjacency = problem::adjacency(graph);
-  std::vector<int> place(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    place[at(order[i])] = static_cast<int>(i);
-  }
+                               Degree& degree) {
   degree.nodes.resize(order.size());
-  degree.out.resize(order.size());
-  std::vector<const LayerChoice*> plain(graph.layers.size(), nullptr);  // for edges and weights
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const Layer& layer = graph.layers[at(order[i])];
-    Node& node = degree.nodes[i];
-    std::vector<int> own;
-    for (std::size_t c = 0; c < layer.choices.size(); ++c) {
-      if (layer.choices[c].degree == degree.degree) {
-        own.push_back(static_cast<int>(c));
-      }
+    SHARDPLAN_RETURN_IF_ERROR(
+        read_node(request.graph.layers[at(order[i])], degree.degree, degree.nodes[i]));
+  }
+  read_edges(request.graph, order, degree);
+  return {};
+}
+
+Status StageCosts::read_node(const Layer& layer, int degree, Node& node) {
+  std::vector<int> own;
+  for (std::size_t c = 0; c < layer.choices.size(); ++c) {
+    if (layer.choices[c].degree == degree) {
+      own.push_back(static_cast<int>(c));
     }
-    if (own.empty()) {
+  }
+  if (own.empty()) {
+    return {};
+  }
+  if (own.size() > 2) {
+    return unsupported(
+        fmt::format("piper takes at most 2 choices of one degree; there are {} of degree {}",
+                    own.size(),
+                    degree),
+        "layer " + problem::describe(layer));
+  }
+  SHARDPLAN_RETURN_IF_ERROR(
+      check_pair(layer, layer.choices[at(own.front())], layer.choices[at(own.back())]));
+  const bool swapped = layer.choices[at(own.back())].time < layer.choices[at(own.front())].time;
+  node.offered = true;
+  node.fast = swapped ? own.back() : own.front();
+  node.small = swapped ? own.front() : own.back();
+  const LayerChoice& fast = layer.choices[at(node.fast)];
+  const LayerChoice& small = layer.choices[at(node.small)];
+  node.time = fast.time;
+  node.extra_time = small.time - fast.time;
+  node.parameter_bytes = fast.parameter_bytes;
+  node.in_flight = fast.in_flight_bytes;
+  node.constant = fast.constant_bytes;
+  node.small_in_flight = small.in_flight_bytes;
+  node.small_constant = small.constant_bytes;
+  node.least_memory =
+      std::min(node.in_flight + node.constant, node.small_in_flight + node.small_constant);
+  return {};
+}
+
+void StageCosts::read_edges(const LayerGraph& graph,
+                            const std::vector<int>& order,
+                            Degree& degree) {
+  const problem::LayerAdjacency adjacency = problem::adjacency(graph);
+  std::vector<std::size_t> place(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[at(order[i])] = i;
+  }
+  degree.out.resize(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    Node& node = degree.nodes[i];
+    if (!node.offered) {
       continue;
     }
-    if (own.size() > 2) {
-      return unsupported(fmt::format("piper takes at most 2 choices of one degree; there are {} of "
-                                     "degree {}",
-                                     own.size(),
-                                     degree.degree),
-                         "layer " + problem::describe(layer));
-    }
-    SHARDPLAN_RETURN_IF_ERROR(
-        check_pair(layer, layer.choices[at(own.front())], layer.choices[at(own.back())]));
-    const bool swapped = layer.choices[at(own.back())].time < layer.choices[at(own.front())].time;
-    node.offered = true;
-    node.fast = swapped ? own.back() : own.front();
-    node.small = swapped ? own.front() : own.back();
-    const LayerChoice& fast = layer.choices[at(node.fast)];
-    const LayerChoice& small = layer.choices[at(node.small)];
-    node.time = fast.time;
-    node.extra_time = small.time - fast.time;
-    node.parameter_bytes = fast.parameter_bytes;
-    node.in_flight = fast.in_flight_bytes;
-    node.constant = fast.constant_bytes;
-    node.small_in_flight = small.in_flight_bytes;
-    node.small_constant = small.constant_bytes;
-    node.least_memory =
-        std::min(node.in_flight + node.constant, node.small_in_flight + node.small_constant);
-    plain[at(order[i])] = &fast;
-  }
-  for (std::size_t i = 0; i < order.size(); ++i) {
+    const LayerChoice& own = graph.layers[at(order[i])].choices[at(node.fast)];
     const std::vector<int>& in = adjacency.in[at(order[i])];
-    for (std::size_t k = 0; k < in.size() && degree.nodes[i].offered; ++k) {
-      degree.nodes[i].in_bytes +=
-          graph.edges[at(in[k])].bytes + extra_of(plain[at(order[i])]->extra_in_bytes, k);
-    }
-    const std::vector<int>& out = adjacency.out[at(order[i])];
-    for (std::size_t k = 0; k < out.size() && degree.nodes[i].offered; ++k) {
-      const problem::LayerEdge& edge = graph.edges[at(out[k])];
-      const std::vector<int>& into = adjacency.in[at(edge.target)];
+    for (std::size_t k = 0; k < in.size(); ++k) {
+      // To a source whose stage lacks the degree, the edge is always cut.
+      const problem::LayerEdge& edge = graph.edges[at(in[k])];
+      const double bytes = edge.bytes + extra_of(own.extra_in_bytes, k);
+      node.in_bytes += bytes;
+      const std::vector<int>& out = adjacency.out[at(edge.source)];
       const auto entry =
-          static_cast<std::size_t>(std::find(into.begin(), into.end(), out[k]) - into.begin());
-      const LayerChoice* target = plain[at(edge.target)];
-      degree.out[i].push_back(
-          {place[at(edge.target)],
-           edge.bytes + extra_of(plain[at(order[i])]->extra_out_bytes, k),
-           edge.bytes + (target == nullptr ? 0 : extra_of(target->extra_in_bytes, entry))});
+          static_cast<std::size_t>(std::find(out.begin(), out.end(), in[k]) - out.begin());
+      const std::size_t source = place[at(edge.source)];
+      if (degree.nodes[source].offered) {
+        const LayerChoice& theirs =
+            graph.layers[at(edge.source)].choices[at(degree.nodes[source].fast)];
+        degree.out[source].push_back(
+            {static_cast<int>(i), edge.bytes + extra_of(theirs.extra_out_bytes, entry), bytes});
+      }
+    }
+    // Edges to layers that do not offer the degree are always cut.
+    const std::vector<int>& out = adjacency.out[at(order[i])];
+    for (std::size_t k = 0; k < out.size(); ++k) {
+      const problem::LayerEdge& edge = graph.edges[at(out[k])];
+      const std::size_t target = place[at(edge.target)];
+      if (!degree.nodes[target].offered) {
+        degree.out[i].push_back(
+            {static_cast<int>(target), edge.bytes + extra_of(own.extra_out_bytes, k), 0});
+      }
     }
   }
-  return {};
 }
 
 const StageCosts::Ranking& StageCosts::ranking(std::size_t t, std::int64_t y) {

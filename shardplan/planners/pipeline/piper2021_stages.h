@@ -160,9 +160,13 @@ class StageCosts {
     std::vector<Saving> items{};
   };
 
-  [[nodiscard]] Status read_degree(const LayerRequest& request,
-                                   const std::vector<int>& order,
-                                   Degree& degree) const;
+  [[nodiscard]] static Status read_degree(const LayerRequest& request,
+                                          const std::vector<int>& order,
+                                          Degree& degree);
+  [[nodiscard]] static Status read_node(const problem::Layer& layer, int degree, Node& node);
+  static void read_edges(const problem::LayerGraph& graph,
+                         const std::vector<int>& order,
+                         Degree& degree);
   static constexpr unsigned kWordBits = 64;
   /// Marks the node in or out.
   static void flip(Order& order, int node) {

@@ -317,4 +317,24 @@ Result<PlacementGroups> placement_groups(const LayerRequest& request, std::strin
   return Preparation(request).run();
 }
 
+PlacementGroups renumbered(const PlacementGroups& groups, const std::vector<int>& order) {
+  PlacementGroups result;
+  std::vector<int> place(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[at(order[i])] = static_cast<int>(i);
+    result.groups.push_back(groups.groups[at(order[i])]);
+  }
+  for (const int group : order) {
+    std::vector<int>& needs = result.needs.emplace_back(groups.needs[at(group)]);
+    for (int& needed : needs) {
+      needed = place[at(needed)];
+    }
+  }
+  result.transfer = groups.transfer;
+  for (const int group : groups.group_of) {
+    result.group_of.push_back(place[at(group)]);
+  }
+  return result;
+}
+
 }  // namespace shardplan::planners

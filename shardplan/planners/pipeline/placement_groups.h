@@ -28,8 +28,12 @@ struct PlacementGroups {
 };
 
 /// `method` names the planner in errors. Groups come in an order in which each follows those that
-/// it needs: depth first, branch by branch.
+/// it needs.
 [[nodiscard]] Result<PlacementGroups> placement_groups(const LayerRequest& request,
                                                        std::string_view method);
+
+/// The same groups in another such order.
+[[nodiscard]] PlacementGroups renumbered(const PlacementGroups& groups,
+                                         const std::vector<int>& order);
 
 }  // namespace shardplan::planners

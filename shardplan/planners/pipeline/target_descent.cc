@@ -22,17 +22,26 @@ void TargetDescent::bisect(const Try& some) const {
   }
 }
 
+void TargetDescent::gallop(const Try& some) const {
+  double step = kClose;
+  while (!stopped() && high * (1 - step) > low && some(high * (1 - step))) {
+    step *= 2;
+  }
+}
+
+bool TargetDescent::prove(const Try& all) {
+  const double target = high * (1 - kStrictly);
+  if (stopped() || (low < target && (all(target) || stopped()))) {
+    return false;
+  }
+  low = high;
+  return true;
+}
+
 void TargetDescent::descend(const Try& some, const Try& all) {
   bisect(some);
-  while (!stopped()) {
-    if (low >= high * (1 - kStrictly) || !all(high * (1 - kStrictly))) {
-      low = stopped() ? low : high;
-      return;
-    }
-    double step = kClose;
-    while (!stopped() && some(high * (1 - step))) {
-      step *= 2;
-    }
+  while (!prove(all) && !stopped()) {
+    gallop(some);
   }
 }
 

@@ -18,8 +18,12 @@ struct TargetDescent {
 
   /// By tries whose "no" says nothing of all plans: `low` stays.
   void bisect(const Try& some) const;
-  /// `some` as above; `all` finds a plan if there is one. Ends, unless stopped, with a try of `all`
-  /// just below `high` that finds nothing: then `low` is `high`.
+  /// Likewise, by steps down from `high` that grow until one fails.
+  void gallop(const Try& some) const;
+  /// Whether `all`, which finds a plan if there is one, finds none just below `high`: then `low` is
+  /// `high`.
+  bool prove(const Try& all);
+  /// All of this, until it is proven or stopped.
   void descend(const Try& some, const Try& all);
 };
 
