@@ -30,7 +30,6 @@ using Part = PlacementSearch::Part;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDownsets = 2'000'000;
-constexpr double kStrictly = 1e-12;  // less than what was found
 constexpr double kFirstShare = 0.1;  // of the downsets of each size that are likely
 
 std::size_t at(int index) {
@@ -51,14 +50,6 @@ class Placement {
     start(budget);
     if (best_.empty() && !ends_.stopped()) {
       return infeasible();
-    }
-    // Each order's optimum is the better end of its bisection, to the last digit.
-    for (const std::vector<int>& order : orders()) {
-      on_prefixes(order, budget, [&](const TargetDescent::Try& chain) {
-        while (!ends_.stopped() && chain(ends_.high * (1 - kStrictly))) {
-          ends_.gallop(chain);
-        }
-      });
     }
     LayerPlanResult result = answer(budget);
     result.status = best_.empty() ? result.status : SearchStatus::kFeasible;
@@ -142,8 +133,9 @@ class Placement {
       on_prefixes(order, budget, [&](const TargetDescent::Try& chain) {
         if (best_.empty() && chain(any_load())) {
           ends_.bisect(chain);
-        } else if (!best_.empty()) {
-          ends_.gallop(chain);
+        }
+        if (!best_.empty()) {
+          ends_.exhaust(chain);
         }
       });
     }
@@ -158,7 +150,7 @@ class Placement {
         order.push_back(group);
       }
     }
-    on_prefixes(order, budget, [&](const TargetDescent::Try& chain) { ends_.gallop(chain); });
+    on_prefixes(order, budget, [&](const TargetDescent::Try& chain) { ends_.exhaust(chain); });
   }
 
   bool improve(PlacementSearch& search,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kRounding = 1e-9;
 constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;
-constexpr std::size_t kLeastLikely = 16;  // downsets of one size, whatever the share
+constexpr std::size_t kLeastLikely = 8;  // downsets of one size, whatever the share
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);

@@ -96,7 +96,9 @@ class Piper {
     chain.lattice = prefix_downsets(chain.costs.nodes());
     Search prefixes = search_of(chain);
     if (improve(prefixes, chain, kInfinity, budget)) {
-      ends_.bisect([&](double target) { return improve(prefixes, chain, target, budget); });
+      const auto on_chain = [&](double target) { return improve(prefixes, chain, target, budget); };
+      ends_.bisect(on_chain);
+      ends_.exhaust(on_chain);
     }
     return on_all(chain, budget);
   }
@@ -185,7 +187,7 @@ class Piper {
     }
     chain->lattice = prefix_downsets(chain->costs.nodes());
     Search search = search_of(*chain);
-    ends_.gallop([&](double target) { return improve(search, *chain, target, budget); });
+    ends_.exhaust([&](double target) { return improve(search, *chain, target, budget); });
   }
 
   [[nodiscard]] problem::LayerPlan plan_of(const std::vector<Stage>& stages,

@@ -10,7 +10,7 @@ namespace shardplan::planners::piper {
 namespace {
 
 constexpr double kRounding = 1e-9;                     // of sums of work
-constexpr std::size_t kLeastLikely = 16;               // downsets of one size, whatever the share
+constexpr std::size_t kLeastLikely = 8;                // downsets of one size, whatever the share
 constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;  // at the clock
 
 std::size_t at(int index) {

@@ -29,6 +29,13 @@ void TargetDescent::gallop(const Try& some) const {
   }
 }
 
+void TargetDescent::exhaust(const Try& some) const {
+  gallop(some);
+  while (!stopped() && low < high * (1 - kStrictly) && some(high * (1 - kStrictly))) {
+    gallop(some);
+  }
+}
+
 bool TargetDescent::prove(const Try& all) {
   const double target = high * (1 - kStrictly);
   if (stopped() || (low < target && (all(target) || stopped()))) {

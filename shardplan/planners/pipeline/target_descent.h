@@ -20,6 +20,8 @@ struct TargetDescent {
   void bisect(const Try& some) const;
   /// Likewise, by steps down from `high` that grow until one fails.
   void gallop(const Try& some) const;
+  /// Likewise, until `some` finds nothing just below `high`.
+  void exhaust(const Try& some) const;
   /// Whether `all`, which finds a plan if there is one, finds none just below `high`: then `low` is
   /// `high`.
   bool prove(const Try& all);
