@@ -39,7 +39,8 @@ using piper::StageCosts;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDownsets = 2'000'000;
-constexpr double kFirstShare = 0.1;  // of the downsets of each size that are likely
+constexpr double kStale = 2e-3;       // lower targets are worth another bound
+constexpr double kFirstShare = 0.03;  // of the downsets of each size that are likely
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -142,10 +143,18 @@ class Piper {
     }
     if (!best_.stages.empty()) {
       double share = kFirstShare;
+      double bounded = kInfinity;  // the target that the search was last prepared for
+      const auto possible = [&](double target) {
+        if (target > bounded * (1 - kStale)) {
+          return true;
+        }
+        bounded = target;
+        return search.bound(target, budget);
+      };
       ends_.descend([&](double target) { return found(target, share); },
                     [&](double target) {
                       share = std::min(1.0, 2 * share);  // it was too small, if this finds a plan
-                      return found(target, 1);
+                      return possible(target) && found(target, 1);
                     });
     }
     return answer(budget);

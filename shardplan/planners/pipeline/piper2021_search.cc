@@ -10,7 +10,7 @@ namespace shardplan::planners::piper {
 namespace {
 
 constexpr double kRounding = 1e-9;                     // of sums of work
-constexpr std::size_t kLeastLikely = 8;                // downsets of one size, whatever the share
+constexpr std::size_t kLeastLikely = 4;                // downsets of one size, whatever the share
 constexpr std::int64_t kVisitsBetweenLooks = 1 << 14;  // at the clock
 
 std::size_t at(int index) {
@@ -36,6 +36,7 @@ Search::Search(const DownsetLattice& lattice,
   }
   rest_work_.assign(at(lattice.sets()), 0);
   parent_.resize(at(lattice.sets()));
+  time_inside_.assign(at(lattice.sets()), 0);
   for (int node = 0; node < lattice.nodes; ++node) {
     rest_work_[0] += costs.work(node);
   }
@@ -43,6 +44,7 @@ Search::Search(const DownsetLattice& lattice,
     for (int c = lattice.begin[at(set)]; c < lattice.begin[at(set) + 1]; ++c) {
       const DownsetLattice::Cover& cover = lattice.covers[at(c)];
       rest_work_[at(cover.to)] = rest_work_[at(set)] - costs.work(cover.node);
+      time_inside_[at(cover.to)] = time_inside_[at(set)] + costs.least_time(cover.node);
       parent_[at(cover.to)] = {cover.node, set};
     }
   }
@@ -72,6 +74,9 @@ std::optional<std::vector<Stage>> Search::find(double target,
     lists_[set].clear();
     most_[set] = static_cast<int>(
         std::floor(devices_ - rest_work_[set] * per_target_ * (1 - kRounding) + kRounding));
+    if (!front_.empty()) {
+      most_[set] = std::min(most_[set], devices_ - front_[set]);
+    }
   }
   costs_.leave_all();
   std::fill(in_stage_.begin(), in_stage_.end(), 0);
@@ -86,6 +91,80 @@ std::optional<std::vector<Stage>> Search::find(double target,
 }
 
 /// Puts stages on the sets [begin, end), which have one size.
+bool Search::bound(double target, const solvers::Budget& budget) {
+  target_ = target;
+  per_target_ = 1 / target;
+  budget_ = &budget;
+  costs_.leave_all();
+  std::fill(in_stage_.begin(), in_stage_.end(), 0);
+  in_front_ = true;
+  front_.assign(lists_.size(), 0);
+  for (int set = lattice_.sets() - 1; set-- > 0 && !stopped_;) {
+    push_front(set);
+  }
+  in_front_ = false;
+  if (stopped_) {
+    front_.clear();
+    return true;
+  }
+  return front_.front() <= devices_;
+}
+
+void Search::push_front(int from) {
+  from_ = from;
+  const double inside = (rest_work_.front() - rest_work_[at(from)]) * per_target_;
+  const int below = static_cast<int>(std::ceil(inside * (1 - kRounding) - kRounding));
+  front_[at(from)] = devices_ - below + 1;  // which is too many
+  start_stage(devices_ - below);
+  grow(from, -1, 0);
+  if (front_[at(from)] == devices_ - below + 1) {
+    front_[at(from)] = devices_ + 1;
+  }
+}
+
+/// As offer_degree(), for what is outside the downset on which the stage is put.
+void Search::offer_front(std::size_t t, int to, std::size_t place) {
+  const StageSums& sums = sums_[place];
+  const double replica = costs_.replica_time(sums);
+  const double sync = costs_.full_sync_time(sums);
+  const int degree = costs_.degree(t);
+  int& best = front_[at(from_)];
+  const double least = replica * per_target_ * (1 - kRounding);
+  const int first = divisors_[at(start_[place])];
+  if (degree * first >= best) {
+    alive_[place] = 0;
+    return;
+  }
+  if (front_[at(to)] + degree * std::max(static_cast<double>(first), least) >= best) {
+    return;
+  }
+  const auto s_below = static_cast<std::int64_t>(
+      std::ceil(time_inside_[at(from_)] * per_target_ * (1 - kRounding) - kRounding));
+  std::size_t i = std::max(first_divisor(replica, sync), at(start_[place]));
+  bool hopeless = i == at(start_[place]);
+  for (; i < divisors_.size(); ++i) {
+    const int d = divisors_[i];
+    const int k = front_[at(to)] + degree * d;
+    if (k >= best) {
+      return;
+    }
+    const double slack = (target_ - sync * (d - 1) / d) * d - replica;
+    const std::int64_t y = (s_below + d - 1) / d + 1;
+    const StageCosts::Fit fit = slack < 0
+                                    ? StageCosts::Fit::kNo
+                                    : costs_.fits(t, sums, y, slack, slack + replica - sums.time);
+    if (fit == StageCosts::Fit::kYes) {
+      best = k;
+      return;
+    }
+    hopeless = hopeless && fit == StageCosts::Fit::kHopeless;
+    if (hopeless) {
+      start_[place] = static_cast<int>(i) + 1;
+    }
+  }
+  alive_[place] = at(start_[place]) == divisors_.size() ? 0 : 1;
+}
+
 void Search::push_level(int begin, int end, double share) {
   level_.clear();
   for (int set = begin; set < end; ++set) {
@@ -118,7 +197,12 @@ void Search::push_level(int begin, int end, double share) {
 
 void Search::push(int from) {
   from_ = from;
-  const int free = devices_ - lists_[at(from)].back().k;
+  start_stage(devices_ - lists_[at(from)].back().k);
+  grow(from, -1, 0);
+}
+
+/// An empty stage, with `free` devices for it.
+void Search::start_stage(int free) {
   for (std::size_t t = 0; t < costs_.degrees(); ++t) {
     const int most = std::min(free / costs_.degree(t), most_replicas_);
     const auto next = std::upper_bound(divisors_.begin(), divisors_.end(), most);
@@ -127,7 +211,6 @@ void Search::push(int from) {
     sums_[t] = {};
     start_[t] = 0;
   }
-  grow(from, -1, 0);
 }
 
 void Search::grow(int set, int last, std::size_t depth) {
@@ -177,12 +260,16 @@ bool Search::extend(int node, std::size_t depth) {
 
 void Search::offer(int to, std::size_t depth) {
   const std::size_t degrees = costs_.degrees();
-  if (lists_[at(from_)].back().k >= most_[at(to)]) {
+  if (in_front_ ? front_[at(to)] >= front_[at(from_)]
+                : lists_[at(from_)].back().k >= most_[at(to)]) {
     return;
   }
   for (std::size_t t = 0; t < degrees; ++t) {
-    if (alive_[depth * degrees + t] != 0) {
-      offer_degree(t, to, depth * degrees + t, lists_[at(to)]);
+    const std::size_t place = depth * degrees + t;
+    if (alive_[place] != 0 && in_front_) {
+      offer_front(t, to, place);
+    } else if (alive_[place] != 0) {
+      offer_degree(t, to, place, lists_[at(to)]);
     }
   }
 }

@@ -44,6 +44,11 @@ class Search {
                                                        double share = 1);
   [[nodiscard]] bool stopped() const { return stopped_; }
 
+  /// Prepares find() for this target and all below it: counts how many devices at least run what is
+  /// outside each downset, were as few microbatches in flight as the work inside allows. False:
+  /// more than there are, so that find() would find nothing. Costs about as much as find() does.
+  [[nodiscard]] bool bound(double target, const solvers::Budget& budget);
+
  private:
   struct Entry {
     int s = 0;
@@ -56,8 +61,11 @@ class Search {
   using List = std::vector<Entry>;  ///< s rising, k falling
 
   [[nodiscard]] bool done() const { return stopped_ || !lists_.back().empty(); }
+  void push_front(int from);
+  void offer_front(std::size_t t, int to, std::size_t place);
   void push_level(int begin, int end, double share);
   void push(int from);
+  void start_stage(int free);
   void grow(int set, int last, std::size_t depth);
   [[nodiscard]] bool extend(int node, std::size_t depth);
   void offer(int to, std::size_t depth);
@@ -87,8 +95,11 @@ class Search {
   bool stopped_ = false;
   std::int64_t visits_ = 0;
   std::vector<List> lists_{};
-  std::vector<int> level_{};  ///< those of one size to put stages on
-  std::vector<int> most_{};   ///< of each downset: devices that leave enough for the rest
+  std::vector<double> time_inside_{};  ///< of each downset, in the fastest degrees
+  std::vector<int> front_{};           ///< what bound() found; empty = nothing yet
+  bool in_front_ = false;              ///< bound() is under way
+  std::vector<int> level_{};           ///< those of one size to put stages on
+  std::vector<int> most_{};            ///< of each downset: devices that leave enough for the rest
 
   // The stage under way.
   int from_ = 0;

@@ -69,10 +69,12 @@ Result<StageCosts> StageCosts::create(const LayerRequest& request,
   costs.rankings_.resize(costs.by_degree_.size());
   costs.orders_.resize(costs.by_degree_.size());
   costs.work_.assign(order.size(), std::numeric_limits<double>::infinity());
+  costs.least_time_ = costs.work_;
   for (const Degree& degree : costs.by_degree_) {
     for (std::size_t i = 0; i < order.size(); ++i) {
       if (degree.nodes[i].offered) {
         costs.work_[i] = std::min(costs.work_[i], degree.degree * degree.nodes[i].time);
+        costs.least_time_[i] = std::min(costs.least_time_[i], degree.nodes[i].time);
       }
     }
   }

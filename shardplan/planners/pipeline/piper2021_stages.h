@@ -43,6 +43,11 @@ class StageCosts {
   /// Least devices times time of a node: its share of all work.
   [[nodiscard]] double work(int node) const { return work_[static_cast<std::size_t>(node)]; }
 
+  /// The least time of a node in any degree.
+  [[nodiscard]] double least_time(int node) const {
+    return least_time_[static_cast<std::size_t>(node)];
+  }
+
   /// Adds `node` to a stage of degree number t whose nodes `in_stage` marks; everything else that
   /// the node needs lies behind the stage. Returns false where the node does not offer the degree.
   [[nodiscard]] bool add(std::size_t t,
@@ -198,6 +203,7 @@ class StageCosts {
   Inner inner_ = Inner::kExact;
   std::vector<Degree> by_degree_{};
   std::vector<double> work_{};
+  std::vector<double> least_time_{};
   std::vector<std::vector<Order>> orders_{};                     ///< of each degree
   std::vector<std::vector<std::optional<Ranking>>> rankings_{};  ///< by degree and y
   std::vector<int> stage_{};
