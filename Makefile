@@ -7,7 +7,7 @@ CMAKE_FLAGS ?=
 export CCACHE_NOHASHDIR = 1
 
 .PHONY: help setup setup-core configure configure-core program build core demo check check-core check-torch style \
-        bench fuzz oracle models format tidy clean
+        bench fuzz oracle models op_db onnx_cases format tidy clean
 .DEFAULT_GOAL := help
 
 help:
@@ -82,6 +82,15 @@ models: build
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/truth_models.py
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/run_models.py \
 	  --planners map,dp,zero1,zero2,zero3,megatron,megatron_dp,expert_parallel
+
+## make op_db       every sample of PyTorch's operator database, every op in every strategy (long)
+op_db: build
+	@STEP_EVAL=build/rooms/runtime/step_eval .venv/bin/python -W ignore tests/runtime/op_db_test.py --refusals
+
+## make onnx_cases  the cases of onnx.backend.test, every op in every strategy over 4 devices (minutes)
+onnx_cases: build
+	@ONNX_EVAL=build/rooms/runtime/onnx_eval .venv/bin/python -W ignore tests/runtime/onnx_backend_test.py \
+	  --meshes 4,2x2
 
 ## make oracle      thousands of random problems against HiGHS (SHARDPLAN_ORACLE_CASES=3000, _SEED=0, _SOLVERS)
 oracle: program

@@ -13,6 +13,8 @@
 // With meshes, strategies.txt holds "<ops> <repeated> <strategies> <wrong>" and a line for each
 // strategy that differs.
 
+#include <ATen/Parallel.h>
+
 #include <fstream>
 #include <iostream>
 
@@ -111,6 +113,7 @@ std::string evaluate_folder(const std::string& folder, const std::vector<std::st
 
 int main(int count, char** arguments) {
   const std::vector<std::string> meshes(arguments + 1, arguments + count);
+  at::set_num_threads(1);
   for (std::string folder; std::getline(std::cin, folder);) {
     std::cout << shardplan::runtime::evaluate_folder(folder, meshes) << std::endl;
   }

@@ -52,8 +52,9 @@ BAD = {"failed", "wrong", "crashed"}
 # What `make check` runs: one or more operators of every family, and their first samples.
 SHORT = """add matmul einsum softmax nn.functional.layer_norm nn.functional.conv2d cumsum gather sort
 nn.functional.embedding nn.functional.scaled_dot_product_attention index_add linalg.inv var roll
-nn.functional.max_pool2d nn.functional.cross_entropy where unsafe_split""".split()
-SHORT_SAMPLES = 4
+nn.functional.max_pool2d nn.functional.cross_entropy where unsafe_split flip nn.functional.pad sgn log_normal
+nn.functional.prelu native_layer_norm nn.functional.embedding_bag arange nn.functional.batch_norm""".split()
+SHORT_SAMPLES = 8
 
 
 def load_exporter():

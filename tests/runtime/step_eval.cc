@@ -11,6 +11,7 @@
 //   refused <message of the reader>
 //   failed <message of a kernel>
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
 #include <fstream>
@@ -142,6 +143,7 @@ std::string evaluate_folder(const std::string& folder, StrategyCheck& check, boo
 
 int main(int count, char** arguments) {
   const std::vector<std::string> meshes(arguments + 1, arguments + count);
+  at::set_num_threads(1);
   shardplan::runtime::StrategyCheck check(meshes);
   for (std::string folder; std::getline(std::cin, folder);) {
     std::cout << shardplan::runtime::evaluate_folder(folder, check, !meshes.empty()) << std::endl;
