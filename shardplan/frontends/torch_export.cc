@@ -328,10 +328,11 @@ class Importer {
     for (const ExportedMutation& mutation : program_.mutations) {
       const std::optional<ValueId> target = value_named(mutation.buffer);
       const auto value = state_.operands.find(mutation.value);
-      if (value != state_.operands.end() && !value->second.value.valid() &&
-          value->second.constant.has_value()) {
-        value->second.value = materialize(builder_, *value->second.constant);
-        SHARDPLAN_RETURN_IF_ERROR(located());
+      if (value != state_.operands.end() && !value->second.value.valid()) {
+        if (const std::optional<ConstTensor>& known = value->second.constant; known.has_value()) {
+          value->second.value = materialize(builder_, *known);
+          SHARDPLAN_RETURN_IF_ERROR(located());
+        }
       }
       if (!target.has_value() || value == state_.operands.end() || !value->second.value.valid()) {
         return Error{ErrorCode::kUnsupported,

@@ -39,7 +39,7 @@ Result<ir::Graph> read_step(const std::string& folder) {
   SHARDPLAN_ASSIGN_OR_RETURN(
       const ir::Graph forward,
       frontends::load_model(folder + "/model.pt2", frontends::LoadOptions{.weights = true}));
-  SHARDPLAN_ASSIGN_OR_RETURN(training::Optimizer sgd, training::parse_optimizer("sgd:lr=1"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const training::Optimizer sgd, training::parse_optimizer("sgd:lr=1"));
   SHARDPLAN_ASSIGN_OR_RETURN(
       ir::Graph step, training::build_training_step(forward, training::Recipe{.optimizer = sgd}));
   for (const ir::Op& op : step.ops()) {
