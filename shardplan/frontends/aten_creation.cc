@@ -104,7 +104,16 @@ std::vector<AtenOp> aten_creation() {
   rows.push_back({"aten.fill.Tensor", map_filled_from, "value", fold_filled_from});
   rows.push_back({"aten.fill.Scalar", nullptr, "value", fold_filled_from});
   for (const std::string_view target :
-       {"aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"}) {
+       {"aten.zeros.default",
+        "aten.zeros_like.default",
+        "aten.new_zeros.default",
+        // Their content is not defined, but must be the same on all ranks.
+        "aten.empty.memory_format",
+        "aten.empty_like.default",
+        "aten.empty_permuted.default",
+        "aten.empty_strided.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default"}) {
     rows.push_back({.target = target, .fold = fold_zeros});
   }
   for (const std::string_view target :
