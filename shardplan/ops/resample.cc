@@ -153,17 +153,25 @@ Bytes workspace_between(const std::string& mode, const ir::TensorType& x, const 
 }
 
 /// Of a part, the kernel makes that of its halos too, and takes the own rows of it.
-Bytes workspace_resample(const OpView& op) {
+ir::TensorType made_of_part(const OpView& op) {
   ir::TensorType made = op.results[0];
   for (const Halo& halo : op.cut) {
-    std::int64_t& size = made.shape[static_cast<std::size_t>(halo.dim)];
-    const std::int64_t own =
-        op.inputs[0].shape[static_cast<std::size_t>(halo.dim)] / halo.stride - 2;
-    size += 2 * size / own;
+    const auto dim = static_cast<std::size_t>(halo.dim);
+    const std::int64_t own = op.inputs[0].shape[dim] / halo.stride - 2;
+    made.shape[dim] += 2 * made.shape[dim] / own;
   }
+  return made;
+}
+
+Bytes workspace_resample(const OpView& op) {
+  const ir::TensorType made = made_of_part(op);
   const Bytes workspace = workspace_between(op.attributes.string("mode"), op.inputs[0], made);
   return op.cut.empty() ? workspace
                         : made.bytes() + std::max<Bytes>(0, workspace - op.results[0].bytes());
+}
+
+Bytes workspace_resample_backward(const OpView& op) {
+  return op.cut.empty() ? 0 : made_of_part(op).bytes();
 }
 
 void gradient_resample(GradientBuilder& b) {
@@ -253,7 +261,8 @@ std::vector<OpDef> resample_ops() {
        .summary = "gradient of resample's x",
        .infer = infer_resample,
        .axes = axes_resample_backward,
-       .flops = flops_resample},
+       .flops = flops_resample,
+       .workspace = workspace_resample_backward},
       {.name = "take",
        .summary = "elements of one dimension at fixed places",
        .infer = infer_take,

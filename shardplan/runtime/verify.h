@@ -30,9 +30,10 @@ struct Difference {
 /// come back as a difference as large as the learning rate.
 /// Only rank 0 holds the
 /// reference; every other rank sends the parts that differ bit by bit from those that a rank before
-/// it holds of the same place. Tensors whose largest magnitude is below 1e-6 of the largest of all
-/// gradients (or parameters) are measured against that instead, gradients narrower than fp64 below
-/// 1e-3: they are rounding noise around zero, such as the gradient of a bias in front of a softmax.
+/// it holds of the same place. Parameters whose largest magnitude is below 1e-6 of the largest of
+/// all are measured against that instead; gradients below 1e-4 of the largest gradient, narrower
+/// ones than fp64 below 1e-2: they may be rounding noise around zero, such as the gradient of a
+/// bias in front of a softmax or a normalisation. Those below 1e-6 are taken over, too.
 class Verifier {
  public:
   /// On rank 0, sets up the reference; cheap on the others.

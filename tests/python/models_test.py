@@ -18,6 +18,7 @@ PROGRAM = str(HERE.parents[1] / "build" / "shardplan")
 NETWORKS = ["t5", "bert_masked_lm", "vit", "resnet50_tiny", "unet", "graph", "gshard", "stop_gradient", "frozen_base"]
 PLANS = [("mixtral", "map"), ("opt", "zero3"), ("detr", "map"), ("lstm_classifier", "dp"), ("dlrm", "map"),
          ("swin", "megatron"), ("kalman", "map"), ("noise", "map"), ("dropout", "zero3"),
+         ("unet", "spatial"), ("autoencoder", "spatial"),
          ("gshard", "expert_parallel"), ("moe", "expert_parallel")]  # fmt: skip
 
 
