@@ -136,6 +136,9 @@ nlohmann::ordered_json stages_json(const LayerGraph& graph, const std::vector<La
     if (stage.on_cpu) {
       object["on_cpu"] = true;
     }
+    if (!stage.devices.empty()) {
+      object["devices"] = stage.devices;
+    }
     object["time"] = stage.time;
     object["memory_bytes"] = stage.memory_bytes;
     nlohmann::ordered_json layers = nlohmann::ordered_json::array();

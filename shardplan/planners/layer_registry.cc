@@ -10,6 +10,7 @@
 #include "shardplan/planners/pipeline/block_partition.h"
 #include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/dnn_partitioning_ip.h"
+#include "shardplan/planners/pipeline/dapple2021.h"
 #include "shardplan/planners/pipeline/pipedream2019.h"
 #include "shardplan/planners/pipeline/piper2021.h"
 #include "shardplan/support/text.h"
@@ -73,6 +74,7 @@ const std::vector<LayerPlannerInfo>& layer_planners() {
       gpipe_planner(),
       torchgpipe_planner(),
       pipedream_planner(),
+      dapple_planner(),
   };
   return planners;
 }

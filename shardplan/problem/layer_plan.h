@@ -15,6 +15,7 @@ struct LayerStage {
   std::vector<int> choices{};  ///< for each of them, an index into Layer::choices; empty = all 0
   int replicas = 1;            ///< data-parallel copies of the stage
   int degree = 1;              ///< devices of one copy
+  std::vector<int> devices{};  ///< which ones, where the method says: numbers from 0, by server
   bool on_cpu = false;         ///< placements only
   double time = 0;             ///< its part of the objective, in the graph's unit
   double memory_bytes = 0;     ///< of one device, as the method counts it

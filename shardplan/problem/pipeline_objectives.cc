@@ -214,4 +214,173 @@ Result<double> pipedream_objective(const LayerGraph& graph,
   return level.slowest(plan.stages, levels - 1, layers, options);
 }
 
+namespace {
+
+/// Every layer in one stage, none before what it needs; the stage of each layer.
+Result<std::vector<int>> stages_in_order(const LayerGraph& graph, const LayerPlan& plan) {
+  std::vector<int> stage_of(graph.layers.size(), -1);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const int v : plan.stages[s].layers) {
+      if (v < 0 || at(v) >= stage_of.size() || stage_of[at(v)] >= 0) {
+        return broken(fmt::format("layer {} is in two stages, or not in the graph", v));
+      }
+      stage_of[at(v)] = static_cast<int>(s);
+    }
+  }
+  for (std::size_t v = 0; v < stage_of.size(); ++v) {
+    if (stage_of[v] < 0) {
+      return broken(fmt::format("{} is in no stage", describe(graph.layers[v])));
+    }
+  }
+  for (const LayerEdge& edge : graph.edges) {
+    if (stage_of[at(edge.source)] > stage_of[at(edge.target)]) {
+      return broken(fmt::format("{} runs before {}, which it needs",
+                                describe(graph.layers[at(edge.target)]),
+                                describe(graph.layers[at(edge.source)])));
+    }
+  }
+  return stage_of;
+}
+
+/// Bytes that layers of the stages up to `stage` send to later ones.
+double bytes_after(const LayerGraph& graph, const std::vector<int>& stage_of, std::size_t stage) {
+  const LayerAdjacency adjacent = adjacency(graph);
+  double bytes = 0;
+  for (std::size_t v = 0; v < stage_of.size(); ++v) {
+    double most = 0;
+    for (const int e : adjacent.out[v]) {
+      const std::size_t reader = at(graph.edges[at(e)].target);
+      if (at(stage_of[v]) <= stage && at(stage_of[reader]) > stage &&
+          !is_taken_out(graph, adjacent, reader)) {
+        most = std::max(most, graph.edges[at(e)].bytes);
+      }
+    }
+    bytes += is_taken_out(graph, adjacent, v) ? 0 : most;
+  }
+  return bytes;
+}
+
+/// Seconds of DAPPLE's communication, in a cluster of equal servers.
+struct DappleNetwork {
+  int of_server = 1;
+  double near = 0;
+  double far = 0;
+  double collective = 0;
+
+  [[nodiscard]] bool in_one_server(const std::vector<int>& devices) const {
+    return std::all_of(devices.begin(), devices.end(), [&](int device) {
+      return device / of_server == devices.front() / of_server;
+    });
+  }
+  [[nodiscard]] double all_reduce(double bytes, const std::vector<int>& devices) const {
+    const auto n = static_cast<double>(devices.size());
+    return 2 * bytes * (n - 1) / n / (in_one_server(devices) ? near * n / 2 : collective);
+  }
+  [[nodiscard]] double transfer(double bytes,
+                                const std::vector<int>& from,
+                                const std::vector<int>& to) const {
+    if (!in_one_server(to)) {
+      return bytes / collective;
+    }
+    const auto away = std::count_if(from.begin(), from.end(), [&](int device) {
+      return device / of_server != to.front() / of_server;
+    });
+    return away == 0 ? bytes / near
+                     : bytes * static_cast<double>(away) / static_cast<double>(from.size()) / far;
+  }
+};
+
+Status check_devices(const LayerPlan& plan, const LayerMachines& machines) {
+  std::vector<bool> used(at(machines.devices), false);
+  for (const LayerStage& stage : plan.stages) {
+    if (stage.devices.empty() || stage.devices.size() != at(stage.replicas)) {
+      return broken(
+          fmt::format("names {} devices for {} replicas", stage.devices.size(), stage.replicas));
+    }
+    for (const int device : stage.devices) {
+      if (device < 0 || device >= machines.devices || used[at(device)]) {
+        return broken(fmt::format("device {} is used twice, or does not exist", device));
+      }
+      used[at(device)] = true;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<double> dapple_objective(const LayerGraph& graph,
+                                const LayerMachines& machines,
+                                const LayerPlan& plan,
+                                const PublishedOptions& options) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stages_in_order(graph, plan));
+  SHARDPLAN_RETURN_IF_ERROR(check_devices(plan, machines));
+  const bool servers = machines.hierarchy.size() == 2;
+  const auto factor = options.find("collective");
+  DappleNetwork network;
+  network.of_server = servers ? machines.hierarchy[0] : 1;
+  network.far = machines.bandwidths.empty() ? machines.bandwidth : machines.bandwidths.back();
+  network.near = servers ? machines.bandwidths[0] : network.far;
+  network.collective = network.far * (factor == options.end() ? 3 : std::stod(factor->second));
+  const LayerAdjacency adjacent = adjacency(graph);
+  const double units = graph.units_per_transfer_second;
+  // Stages and the transfers between them, in turn.
+  std::vector<double> forward;
+  std::vector<double> backward;
+  std::vector<double> reduce;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const LayerStage& stage = plan.stages[s];
+    double f = 0;
+    double b = 0;
+    double weights = 0;
+    for (const int v : stage.layers) {
+      if (!is_taken_out(graph, adjacent, at(v))) {
+        const LayerChoice& choice = graph.layers[at(v)].choices.front();
+        const double of_forward = choice.forward_time.value_or(choice.time / 3);
+        f += of_forward / stage.replicas;
+        b += (choice.time - of_forward) / stage.replicas;
+        weights += choice.parameter_bytes;
+      }
+    }
+    forward.push_back(f);
+    backward.push_back(b);
+    reduce.push_back(units * network.all_reduce(weights, stage.devices));
+    if (s + 1 < plan.stages.size()) {
+      const double bytes = bytes_after(graph, stage_of, s);
+      forward.push_back(units * network.transfer(bytes, stage.devices, plan.stages[s + 1].devices));
+      backward.push_back(units *
+                         network.transfer(bytes, plan.stages[s + 1].devices, stage.devices));
+      reduce.push_back(0);
+    }
+  }
+  const auto m = static_cast<double>(machines.microbatches);
+  std::size_t pivot = forward.size() - 1;
+  for (std::size_t a = pivot; a-- > 0;) {
+    double between = 0;
+    for (std::size_t b = a + 1; b < pivot; ++b) {
+      between += forward[b] + backward[b];
+    }
+    if ((m - 1) * (forward[a] + backward[a]) >
+        (m - 1) * (forward[pivot] + backward[pivot]) + between) {
+      pivot = a;
+    }
+  }
+  double latency = (m - 1) * (forward[pivot] + backward[pivot]);
+  for (std::size_t a = 0; a <= pivot; ++a) {
+    latency += forward[a];
+  }
+  double ending = 0;
+  for (std::size_t a = 0; a < forward.size(); ++a) {
+    double offset = 0;  // of the end of its last backward pass, from the start of the pivot's
+    for (std::size_t b = a; b <= pivot; ++b) {
+      offset += backward[b];
+    }
+    for (std::size_t b = pivot + 1; b < a; ++b) {
+      offset -= backward[b];
+    }
+    ending = std::max(ending, offset + reduce[a]);
+  }
+  return latency + ending;
+}
+
 }  // namespace shardplan::problem

@@ -14,4 +14,11 @@ namespace shardplan::problem {
                                                  const LayerPlan& plan,
                                                  const PublishedOptions& options);
 
+/// DAPPLE (Fan et al., 2021): the latency of one batch of `machines.microbatches` microbatches,
+/// with transfers as stages of their own, around the pivot stage. Each stage names its devices.
+[[nodiscard]] Result<double> dapple_objective(const LayerGraph& graph,
+                                              const LayerMachines& machines,
+                                              const LayerPlan& plan,
+                                              const PublishedOptions& options);
+
 }  // namespace shardplan::problem
