@@ -7,12 +7,18 @@
 #include <cstdint>
 
 #include "shardplan/planners/layer_planner.h"
+#include "shardplan/planners/pipeline/alpa2022.h"
 #include "shardplan/planners/pipeline/block_partition.h"
 #include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/dnn_partitioning_ip.h"
+#include "shardplan/planners/pipeline/chimera2021.h"
 #include "shardplan/planners/pipeline/dapple2021.h"
+#include "shardplan/planners/pipeline/distir2021.h"
+#include "shardplan/planners/pipeline/merak2023.h"
 #include "shardplan/planners/pipeline/pipedream2019.h"
+#include "shardplan/planners/pipeline/pipedream_2bw2021.h"
 #include "shardplan/planners/pipeline/piper2021.h"
+#include "shardplan/planners/pipeline/vpipe2021.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::planners {
@@ -74,7 +80,13 @@ const std::vector<LayerPlannerInfo>& layer_planners() {
       gpipe_planner(),
       torchgpipe_planner(),
       pipedream_planner(),
+      pipedream_2bw_planner(),
       dapple_planner(),
+      chimera_planner(),
+      distir_planner(),
+      merak_planner(),
+      alpa_planner(),
+      vpipe_planner(),
   };
   return planners;
 }

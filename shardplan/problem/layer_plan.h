@@ -8,13 +8,17 @@
 
 namespace shardplan::problem {
 
+/// What becomes of a layer's activations until its backward pass.
+enum class Retention : std::uint8_t { kKeep, kRecompute, kSwap };
+
 /// Layers that run together: a stage of a pipeline on its devices, or what one device is given by a
 /// placement. The layers are indices into LayerGraph::layers, in an order in which they can run.
 struct LayerStage {
   std::vector<int> layers{};
   std::vector<int> choices{};  ///< for each of them, an index into Layer::choices; empty = all 0
-  int replicas = 1;            ///< data-parallel copies of the stage
-  int degree = 1;              ///< devices of one copy
+  std::vector<Retention> retention{};  ///< for each of them; empty = all kept
+  int replicas = 1;                    ///< data-parallel copies of the stage
+  int degree = 1;                      ///< devices of one copy
   std::vector<int> devices{};  ///< which ones, where the method says: numbers from 0, by server
   bool on_cpu = false;         ///< placements only
   double time = 0;             ///< its part of the objective, in the graph's unit
