@@ -30,6 +30,7 @@ StageTable random_table(
       table.index(layers - 1, layers, static_cast<int>(table.sizes.size()) - 1, 0) + at(depths),
       kInfinity);
   std::vector<double> work;
+  work.reserve(at(layers));
   for (int v = 0; v < layers; ++v) {
     work.push_back(share(random));
   }
@@ -124,7 +125,9 @@ TEST(AlpaClusters, HaveTheLeastTraffic) {
   for (int round = 0; round < 20; ++round) {
     constexpr int kOperators = 8;
     std::vector<double> work;
-    std::vector<std::vector<double>> bytes(kOperators, std::vector<double>(kOperators + 1, 0));
+    work.reserve(at(kOperators));
+    std::vector<std::vector<double>> bytes(at(kOperators),
+                                           std::vector<double>(at(kOperators + 1), 0));
     for (int i = 0; i < kOperators; ++i) {
       work.push_back(share(random));
       for (int k = i + 1; k <= kOperators; ++k) {
@@ -179,6 +182,35 @@ problem::LayerGraph with_choices(std::mt19937& random, int layers) {
   return graph;
 }
 
+/// The best plan of these stages, of these numbers of devices, by the evaluator: all choices.
+double best_choices(const problem::LayerGraph& graph,
+                    const problem::LayerMachines& machines,
+                    const std::vector<std::vector<int>>& stages,
+                    const std::vector<int>& sizes) {
+  double best = kInfinity;
+  int ways = 1;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    ways *= 3;
+  }
+  for (int way = 0; way < ways; ++way) {
+    problem::LayerPlan plan;
+    int rest = way;
+    bool whole = true;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      problem::LayerStage& stage = plan.stages.emplace_back();
+      stage.layers = stages[s];
+      stage.degree = rest % 3 == 2 ? 2 : 1;
+      stage.choices.assign(stages[s].size(), rest % 3);
+      stage.replicas = sizes[s] / stage.degree;
+      whole = whole && sizes[s] % stage.degree == 0;
+      rest /= 3;
+    }
+    const auto value = problem::alpa_objective(graph, machines, plan, {});
+    best = whole && value ? std::min(best, *value) : best;
+  }
+  return best;
+}
+
 TEST(Alpa, EqualsOneFlatSearch) {
   std::mt19937 random(4);
   for (int round = 0; round < 12; ++round) {
@@ -200,29 +232,7 @@ TEST(Alpa, EqualsOneFlatSearch) {
         }
       }
       for (const std::vector<int>& sizes : compositions(4, stages.size())) {
-        int ways = 1;
-        for (std::size_t s = 0; s < stages.size(); ++s) {
-          ways *= 3;
-        }
-        for (int way = 0; way < ways; ++way) {
-          problem::LayerPlan plan;
-          int rest = way;
-          bool whole = true;
-          for (std::size_t s = 0; s < stages.size(); ++s) {
-            problem::LayerStage& stage = plan.stages.emplace_back();
-            stage.layers = stages[s];
-            stage.degree = rest % 3 == 2 ? 2 : 1;
-            stage.choices.assign(stages[s].size(), rest % 3);
-            stage.replicas = sizes[s] / stage.degree;
-            whole = whole && sizes[s] % stage.degree == 0;
-            rest /= 3;
-          }
-          if (whole) {
-            if (const auto value = problem::alpa_objective(graph, machines, plan, {})) {
-              best = std::min(best, *value);
-            }
-          }
-        }
+        best = std::min(best, best_choices(graph, machines, stages, sizes));
       }
     }
     const LayerPlanResult result = plan_layers("alpa", graph, machines);

@@ -12,8 +12,6 @@ using problem::LayerGraph;
 using problem::LayerMachines;
 using problem::LayerPlan;
 
-const std::map<std::string, std::string> kOptions = {{"collective", "3"}};
-
 /// The constants of the published code: NVLink 25 GB/s, Ethernet 1 GB/s (3 for collectives).
 LayerMachines servers(int devices, int count, std::int64_t microbatches) {
   LayerMachines machines;
@@ -25,7 +23,7 @@ LayerMachines servers(int devices, int count, std::int64_t microbatches) {
 }
 
 double value(const LayerGraph& graph, const LayerMachines& machines, const LayerPlan& plan) {
-  const auto objective = problem::dapple_objective(graph, machines, plan, kOptions);
+  const auto objective = problem::dapple_objective(graph, machines, plan, {});
   EXPECT_TRUE(objective) << objective.error().text();
   return objective.value();
 }
@@ -115,7 +113,7 @@ TEST(Dapple, IsCloseToBruteForceAndNeverBetter) {
   int equal = 0;
   constexpr int kRounds = 40;
   for (int round = 0; round < kRounds; ++round) {
-    LayerGraph graph = random_graph(random, 4 + round % 2);
+    const LayerGraph graph = random_graph(random, 4 + round % 2);
     LayerMachines machines = servers(2, 2, 1 + 4 * (round % 3));
     machines.bandwidths = {40, round % 2 == 0 ? 4.0 : 40.0};
     const double best = brute(graph, machines, 4);

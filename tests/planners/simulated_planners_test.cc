@@ -57,6 +57,7 @@ LayerPlan plan_of(const LayerGraph& graph,
 
 std::vector<int> first_layers(const LayerPlan& plan) {
   std::vector<int> firsts;
+  firsts.reserve(plan.stages.size());
   for (const problem::LayerStage& stage : plan.stages) {
     firsts.push_back(stage.layers.front());
   }
@@ -80,7 +81,7 @@ TEST(Chimera, CountsThePassesOfTheCriticalPath) {
 TEST(Chimera, ChoosesTheBestOfItsConfigurations) {
   std::mt19937 random(1);
   for (int round = 0; round < 8; ++round) {
-    LayerGraph graph = random_graph(random, 8, 0.1);
+    const LayerGraph graph = random_graph(random, 8, 0.1);
     LayerMachines machines = flat(8, 16, 20);
     machines.memory_bytes = round % 2 == 0 ? 0 : 250;
     const EqualStages equal(graph);
@@ -171,6 +172,7 @@ TEST(Merak, IsNeverBehindTheBalancedPartition) {
   constexpr int kRounds = 30;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::pair<double, double>> times;
+    times.reserve(9);
     for (int v = 0; v < 9; ++v) {
       times.emplace_back(time(random), 2 * time(random));
     }

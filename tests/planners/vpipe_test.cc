@@ -21,6 +21,7 @@ TEST(Vpipe, ChoosesRetentionAsBruteForce) {
   std::uniform_real_distribution<double> share(0, 1);
   for (int round = 0; round < 100; ++round) {
     std::vector<std::vector<RetentionChoice>> layers;
+    layers.reserve(7);
     for (int l = 0; l < 1 + round % 7; ++l) {
       layers.push_back({{Retention::kKeep, 4 + share(random), 0},
                         {Retention::kRecompute, 1 + share(random), share(random)},
@@ -93,7 +94,7 @@ TEST(Vpipe, IsCloseToBruteForce) {
   int equal = 0;
   int found = 0;
   for (int round = 0; round < 20; ++round) {
-    LayerGraph graph = random_graph(random, 6, 0);
+    const LayerGraph graph = random_graph(random, 6, 0);
     LayerMachines machines;
     machines.devices = 2 + round % 2;
     machines.memory_bytes = 25 + round;

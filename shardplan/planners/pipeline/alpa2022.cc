@@ -102,6 +102,7 @@ class Alpa {
     }
     if (wanted < count) {
       std::vector<double> work;
+      work.reserve(order_.size());
       for (const int v : order_) {
         work.push_back(request_.graph.layers[at(v)].choices.front().time);
       }
@@ -211,7 +212,8 @@ class Alpa {
       if (size % degree != 0 || degree > host_) {
         continue;
       }
-      const double d = size / degree;
+      const int copies = size / degree;
+      const double d = copies;
       const double memory = of(prefix.constant) + (behind + 1) * of(prefix.in_flight) / d;
       if (limit > 0 && memory > limit) {
         continue;
@@ -221,7 +223,7 @@ class Alpa {
                               units / static_cast<double>(request_.machines.microbatches);
       if (time < best) {
         best = time;
-        shape = {size / degree, degree, prefix.shape.variant};
+        shape = {copies, degree, prefix.shape.variant};
       }
     }
     return best;

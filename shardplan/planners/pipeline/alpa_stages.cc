@@ -198,7 +198,7 @@ std::vector<int> cluster_operators(const std::vector<double>& work,
     }
     return begins;
   };
-  std::vector<int> begins = run(most);
+  const std::vector<int> begins = run(most);
   // Work that comes in lumps may allow no runs this even.
   return begins.size() == at(clusters) ? begins : run(kInfinity);
 }
