@@ -148,8 +148,10 @@ TEST(AlpaClusters, HaveTheLeastTraffic) {
         for (int i = cut[at(c)]; i < cut[at(c + 1)]; ++i) {
           own += work[at(i)];
         }
-        most = own > 0.5 * total ? kInfinity
-                                 : std::max(most, bytes[at(cut[at(c)])][at(cut[at(c + 1)])]);
+        most = std::max(most, bytes[at(cut[at(c)])][at(cut[at(c + 1)])]);
+        if (own > total / 2) {
+          return kInfinity;
+        }
       }
       return most;
     };

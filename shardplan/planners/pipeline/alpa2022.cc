@@ -80,6 +80,7 @@ class Alpa {
     }
     result.status = SearchStatus::kOptimal;
     result.objective = cut->latency(microbatches);
+    result.lower_bound = result.objective;
     result.best.schedule = "1f1b";
     result.best.microbatches = request_.machines.microbatches;
     int behind = static_cast<int>(cut->stages.size());

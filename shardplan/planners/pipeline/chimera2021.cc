@@ -32,6 +32,7 @@ namespace shardplan::planners {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kMostPasses = 1 << 21;  // of a schedule; bubbles are gone long before
 constexpr auto kScalings =
     std::to_array<std::string_view>({"concatenation", "doubling", "halving"});
 
@@ -137,6 +138,9 @@ class Chooser {
       shape.devices = static_cast<int>(configuration.stages.size());
       shape.microbatches = own / size;
       shape.scaling = static_cast<lower::ChimeraScaling>(configuration.scaling);
+      if (shape.microbatches * shape.devices > kMostPasses) {
+        continue;
+      }
       const Result<const lower::ScheduleInfo*> info = lower::find_schedule("chimera");
       Result<lower::Schedule> schedule = (*info)->make(shape);
       if (!schedule) {

@@ -37,6 +37,7 @@ namespace {
 
 constexpr int kMostStates = 5'000;
 constexpr std::size_t kKept = 4;
+constexpr int kMostDevices = 256;
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -133,8 +134,11 @@ struct Partial {
 
 class Search {
  public:
-  Search(const CutStates& states, const Network& network, double microbatches)
-      : states_(states), network_(network), microbatches_(microbatches) {}
+  Search(const CutStates& states,
+         const Network& network,
+         double microbatches,
+         const Control& control)
+      : states_(states), network_(network), microbatches_(microbatches), control_(control) {}
 
   /// The best plan: its first stages; the last stage has all that is left.
   Partial run() {
@@ -144,7 +148,7 @@ class Search {
     best_ = *start;
     kept_.resize(at(states_.count()));
     kept_[0][start->used] = {start};
-    for (int state = 0; state < states_.last(); ++state) {
+    for (int state = 0; state < states_.last() && !control_.interrupted(); ++state) {
       for (const auto& [used, partials] : kept_[at(state)]) {
         for (const std::shared_ptr<const Partial>& partial : partials) {
           split(partial);
@@ -274,6 +278,7 @@ class Search {
   const CutStates& states_;
   const Network& network_;
   double microbatches_;
+  const Control& control_;
   Partial best_{};
   /// By state and devices in use, the best first.
   std::vector<std::map<Devices, std::vector<std::shared_ptr<const Partial>>>> kept_{};
@@ -284,6 +289,12 @@ Result<Network> read_network(const LayerRequest& request) {
   if (machines.hierarchy.size() > 2) {
     return unsupported("dapple knows devices of a server and servers, no third level",
                        "--hierarchy");
+  }
+  if (machines.devices > kMostDevices) {
+    return unsupported(fmt::format("dapple places single devices, {} at most; there are {}",
+                                   kMostDevices,
+                                   machines.devices),
+                       "--devices");
   }
   if (machines.microbatches < 1) {
     return invalid_input("dapple needs the microbatches of a batch", "--microbatches");
@@ -324,7 +335,8 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   SHARDPLAN_ASSIGN_OR_RETURN(const Network network, read_network(request));
   SHARDPLAN_ASSIGN_OR_RETURN(const CutStates states,
                              CutStates::create(request.graph, "dapple", kMostStates));
-  Search search(states, network, static_cast<double>(request.machines.microbatches));
+  Search search(
+      states, network, static_cast<double>(request.machines.microbatches), request.control);
   const Partial best = search.run();
   std::vector<const Partial*> parts;
   for (const Partial* part = &best; part->before; part = part->before.get()) {

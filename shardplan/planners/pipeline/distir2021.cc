@@ -26,6 +26,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr std::int64_t kMostPasses = 1 << 21;  // of a schedule; bubbles are gone long before
+
 /// One point of the grid, with what its stages need.
 struct Point {
   int copies = 1;                 // D
@@ -85,6 +87,9 @@ class Grid {
     }
     const std::int64_t own = batch / point.copies;
     for (std::int64_t m = 1; m <= own; ++m) {
+      if (m * static_cast<std::int64_t>(point.stages.size()) > kMostPasses) {
+        return;
+      }
       if (own % m == 0) {
         point.microbatches = m;
         simulate(point, static_cast<double>(own) / static_cast<double>(m));

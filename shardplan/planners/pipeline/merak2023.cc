@@ -10,7 +10,7 @@
 //
 // Deviations: the critical stage is the one with the most passes on the critical path found by
 // walking back from the last task (the published code follows stage times); at most kMostPartitions
-// partitions are simulated.
+// partitions are simulated, fewer of long chains.
 
 #include "shardplan/planners/pipeline/merak2023.h"
 
@@ -30,6 +30,7 @@ namespace shardplan::planners {
 namespace {
 
 constexpr std::size_t kMostPartitions = 2000;
+constexpr double kMostWork = 3e8;  // steps of all simulations and balancings
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// First layers of the stages, rising from 0.
@@ -50,6 +51,10 @@ class AutoPipe {
   /// The best partition and its simulated time.
   std::pair<Begins, double> run() {
     const auto stages = static_cast<std::size_t>(schedule_.stages);
+    const auto p = static_cast<double>(stages);
+    const auto n = static_cast<double>(forward_.size());
+    const double most =
+        std::min(static_cast<double>(kMostPartitions), kMostWork / (20 * p * p + p * n * n));
     std::deque<Begins> queue = {balanced(0, forward_.size(), stages)};
     std::set<Begins> seen = {queue.front()};
     std::pair<Begins, double> best = {{}, kInfinity};
@@ -62,7 +67,7 @@ class AutoPipe {
         best = {begins, time};
       }
       for (Begins& next : variants(begins, critical)) {
-        if (seen.size() < kMostPartitions && seen.insert(next).second) {
+        if (static_cast<double>(seen.size()) < most && seen.insert(next).second) {
           queue.push_back(std::move(next));
         }
       }
@@ -90,9 +95,9 @@ class AutoPipe {
     }
     for (std::size_t s = 1; s < stages; ++s) {
       for (std::size_t i = s + 1; i <= n; ++i) {
-        for (std::size_t j = s; j < i; ++j) {
+        for (std::size_t j = i - 1; j >= s && load(from + j, from + i) <= least[s][i]; --j) {
           const double largest = std::max(least[s - 1][j], load(from + j, from + i));
-          if (largest < least[s][i]) {
+          if (largest <= least[s][i]) {
             least[s][i] = largest;
             split[s][i] = j;
           }

@@ -36,6 +36,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostStates = 20'000;
 constexpr double kMostTableEntries = 2e8;
+constexpr double kMostSplits = 2e9;  // of states and numbers of machines, at a level
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -85,7 +86,11 @@ class Level {
         if (rules_.fewer && m > 1 && table_[j * at(machines_ + 1) + at(m - 1)].time < cell.time) {
           cell = table_[j * at(machines_ + 1) + at(m - 1)];
         }
-        for (int last = 1; last <= (rules_.straight ? std::min(1, m - 1) : m - 1); ++last) {
+        // All machines busy all the time is as good as it gets.
+        const double ideal = least(states_.time(i), states_.time(inside_[j])) / m;
+        for (int last = 1;
+             cell.time > ideal && last <= (rules_.straight ? std::min(1, m - 1) : m - 1);
+             ++last) {
           improve(cell, j, m, last);
         }
       }
@@ -262,7 +267,8 @@ Result<std::vector<Level>> make_levels(const CutStates& states,
   for (std::size_t level = 0; level < counts.size(); ++level) {
     const double entries = (level + 1 < counts.size() ? pairs : states.count()) +
                            static_cast<double>(states.count()) * (counts[level] + 1);
-    if (entries > kMostTableEntries) {
+    const double splits = static_cast<double>(counts[level]) * counts[level] * states.count();
+    if (entries > kMostTableEntries || splits > kMostSplits) {
       return unsupported(
           fmt::format("pipedream keeps a table of {} states on {} machines of level {}, which is "
                       "too large",

@@ -19,6 +19,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "shardplan/problem/pipeline_objectives.h"
@@ -26,7 +29,7 @@
 namespace shardplan::planners {
 namespace {
 
-constexpr std::size_t kMostTradeOffs = 20'000;  // of a front; beyond, neighbours are merged
+constexpr std::size_t kMostTradeOffs = 2'000;  // of a front; beyond, neighbours are merged
 
 using problem::Retention;
 
@@ -65,7 +68,7 @@ class Vpipe {
 
   LayerPlanResult run() {
     Begins begins = balanced();
-    while (pass(begins)) {
+    while (!request_.control.interrupted() && pass(begins)) {
     }
     LayerPlanResult result;
     const Cost cost = slowest(begins).second;
@@ -124,9 +127,13 @@ class Vpipe {
     return bytes;
   }
 
-  [[nodiscard]] Cost cost(const Begins& begins, int stage) const {
+  Cost cost(const Begins& begins, int stage) {
     const int from = begins[at(stage)];
     const int to = end_of(begins, stage);
+    const auto known = costs_.find({stage, from, to});
+    if (known != costs_.end()) {
+      return known->second;
+    }
     const auto options = choices(from, to, stages() - stage);
     const std::vector<std::size_t> chosen = choose_retention(options, room(from, to));
     double time = 0;
@@ -136,10 +143,12 @@ class Vpipe {
       time += layers_[at(i)].time + (chosen.empty() ? 0 : layer[chosen[at(i - from)]].time);
       least += std::min({layer[0].bytes, layer[1].bytes, layer[2].bytes});
     }
-    return {chosen.empty() ? least - room(from, to) : 0, time};
+    const Cost result = {chosen.empty() ? least - room(from, to) : 0, time};
+    costs_[{stage, from, to}] = result;
+    return result;
   }
 
-  [[nodiscard]] std::pair<int, Cost> slowest(const Begins& begins) const {
+  std::pair<int, Cost> slowest(const Begins& begins) {
     std::pair<int, Cost> worst = {0, {-1, -1}};
     for (int s = 0; s < stages(); ++s) {
       const Cost one = cost(begins, s);
@@ -148,30 +157,40 @@ class Vpipe {
     return worst;
   }
 
-  /// Layers in stages of about equal time, each at least one.
+  /// The partition with the least largest stage when everything is kept, exactly.
   [[nodiscard]] Begins balanced() const {
-    double total = 0;
-    for (const Layer& layer : layers_) {
-      total += layer.time;
+    const std::size_t n = layers_.size();
+    std::vector<double> prefix(n + 1, 0);
+    for (std::size_t i = 0; i < n; ++i) {
+      prefix[i + 1] = prefix[i] + layers_[i].time;
     }
-    Begins begins = {0};
-    double done = 0;
-    const auto count = static_cast<int>(layers_.size());
-    for (int i = 0; i < count; ++i) {
-      const auto made = static_cast<int>(begins.size());
-      const bool due = done + layers_[at(i)].time / 2 >= total * made / stages();
-      const bool must = count - i <= stages() - made;
-      if (made < stages() && i > begins.back() && (due || must)) {
-        begins.push_back(i);
+    std::vector<std::vector<std::size_t>> split(at(stages()), std::vector<std::size_t>(n + 1, 0));
+    std::vector<double> least = prefix;  // of the first stages
+    for (std::size_t s = 1; s < split.size(); ++s) {
+      std::vector<double> next(n + 1, std::numeric_limits<double>::infinity());
+      for (std::size_t i = s + 1; i <= n; ++i) {
+        for (std::size_t j = i - 1; j >= s && prefix[i] - prefix[j] < next[i]; --j) {
+          const double largest = std::max(least[j], prefix[i] - prefix[j]);
+          if (largest < next[i]) {
+            next[i] = largest;
+            split[s][i] = j;
+          }
+        }
       }
-      done += layers_[at(i)].time;
+      least = std::move(next);
+    }
+    Begins begins(at(stages()), 0);
+    std::size_t end = n;
+    for (std::size_t s = split.size(); s-- > 1;) {
+      end = split[s][end];
+      begins[s] = static_cast<int>(end);
     }
     return begins;
   }
 
   /// A row of moves, each the better of the two that the slowest stage has, also when it is worse
   /// than before; whether the best partition on the way is better than the first.
-  bool pass(Begins& begins) const {
+  bool pass(Begins& begins) {
     Begins current = begins;
     Cost best = slowest(begins).second;
     bool better = false;
@@ -226,6 +245,7 @@ class Vpipe {
   const LayerRequest& request_;
   std::vector<int> order_;
   std::vector<Layer> layers_{};
+  std::map<std::tuple<int, int, int>, Cost> costs_{};  // of stages that were looked at
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
