@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "layer_testing.h"
+#include "cuts_testing.h"
 #include "shardplan/problem/pipeline_objectives.h"
 
 namespace shardplan::planners {
@@ -127,11 +127,11 @@ TEST(Dapple, IsCloseToBruteForceAndNeverBetter) {
 }
 
 TEST(Dapple, NeverLosesToDataParallelismOrTwoStagesOnPublishedProfiles) {
-  if (workload("pipedream").empty()) {
+  if (!has_workload("pipedream")) {
     GTEST_SKIP() << "no published inputs on this machine";
   }
   for (const std::string name : {"vgg16", "resnet50", "alexnet"}) {
-    const LayerGraph graph = load_workload("pipedream/" + name + "/graph.txt");
+    const LayerGraph graph = published("pipedream/" + name + "/graph.txt");
     for (const LayerMachines& machines :
          {servers(4, 2, 16), servers(8, 2, 64), servers(1, 8, 16)}) {
       const LayerPlanResult result = plan_layers("dapple", graph, machines);

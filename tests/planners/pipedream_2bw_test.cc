@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "layer_testing.h"
+#include "cuts_testing.h"
 #include "shardplan/planners/pipeline/equal_stages.h"
 
 namespace shardplan::planners {
@@ -34,10 +34,10 @@ void expect_rows(const problem::LayerGraph& graph,
 }
 
 TEST(Pipedream2bw, ReachesTheEquiColumn) {
-  if (workload("piper").empty()) {
+  if (!has_workload("piper")) {
     GTEST_SKIP() << "no published inputs on this machine";
   }
-  expect_rows(load_workload("piper/bert32a100.json"),
+  expect_rows(published("piper/bert32a100.json"),
               1920,
               {{8, 1, 0},
                {8, 2, 0},
@@ -53,7 +53,7 @@ TEST(Pipedream2bw, ReachesTheEquiColumn) {
                {512, 2, 0.01207555379},
                {512, 8, 0.003301324364},
                {512, 80, 0.002414786788}});
-  expect_rows(load_workload("piper/resnet.json"),
+  expect_rows(published("piper/resnet.json"),
               7680,
               {{8, 2, 0},
                {8, 4, 0},

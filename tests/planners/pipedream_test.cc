@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "layer_testing.h"
+#include "cuts_testing.h"
 #include "shardplan/problem/pipeline_objectives.h"
 
 namespace shardplan::planners {
@@ -29,12 +29,12 @@ LayerMachines levels(std::vector<int> hierarchy, std::vector<double> bandwidths)
 }
 
 TEST(Pipedream, ReachesThePublishedTable) {
-  if (workload("pipedream").empty()) {
+  if (!has_workload("pipedream")) {
     GTEST_SKIP() << "no published inputs on this machine";
   }
-  const LayerGraph vgg = load_workload("pipedream/vgg16/graph.txt");
-  const LayerGraph resnet = load_workload("pipedream/resnet50/graph.txt");
-  const LayerGraph alexnet = load_workload("pipedream/alexnet/graph.txt");
+  const LayerGraph vgg = published("pipedream/vgg16/graph.txt");
+  const LayerGraph resnet = published("pipedream/resnet50/graph.txt");
+  const LayerGraph alexnet = published("pipedream/alexnet/graph.txt");
   const LayerMachines servers = levels({4, 4}, {15e9, 1.25e9});
   LayerMachines limited = flat(16);
   limited.memory_bytes = 16e9;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "layer_testing.h"
+#include "cuts_testing.h"
 #include "shardplan/planners/pipeline/equal_stages.h"
 #include "shardplan/problem/pipeline_objectives.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "layer_testing.h"
+#include "cuts_testing.h"
 #include "shardplan/planners/pipeline/vpipe2021.h"
 #include "shardplan/problem/pipeline_objectives.h"
 

@@ -1,34 +1,20 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "shardplan/planners/layer_planner.h"
-#include "shardplan/problem/layer_graph_json.h"
+#include "layers_testing.h"
 
-// What tests of layer planners share: published inputs, small random graphs, and all ways to cut
-// them.
+// What tests of pipeline planners share: small random graphs, and all ways to cut them.
 
 namespace shardplan::planners {
 
-/// Path of a published input, "" when this machine has none of them.
-inline std::string workload(const std::string& name) {
-  const char* const told = std::getenv("SHARDPLAN_WORKLOADS");
-  const std::filesystem::path folder = told != nullptr ? told : "../shared/workloads";
-  return std::filesystem::exists(folder / name) ? (folder / name).string() : "";
-}
-
-inline problem::LayerGraph load_workload(const std::string& name) {
-  auto graph = problem::load_layer_graph(workload(name));
-  EXPECT_TRUE(graph) << graph.error().text();
-  return graph.value();
+/// Whether this machine has the published inputs of a folder.
+inline bool has_workload(const std::string& folder) {
+  return !workloads().empty() && std::filesystem::exists(workloads() / folder);
 }
 
 /// Layers in an order in which they can run, the first before all others and the last behind all.
@@ -123,18 +109,6 @@ inline std::vector<std::vector<int>> compositions(int total, std::size_t parts) 
     }
   }
   return all;
-}
-
-inline LayerPlanResult plan_layers(const std::string& planner,
-                                   const problem::LayerGraph& graph,
-                                   const problem::LayerMachines& machines,
-                                   const std::map<std::string, std::string>& options = {}) {
-  LayerRequest request{graph, machines, options};
-  const auto info = find_layer_planner(planner);
-  EXPECT_TRUE(info) << info.error().text();
-  auto result = solve_layers(**info, request);
-  EXPECT_TRUE(result) << result.error().text();
-  return result ? result.value() : LayerPlanResult{};
 }
 
 }  // namespace shardplan::planners
