@@ -16,16 +16,16 @@ enum class Retention : std::uint8_t { kKeep, kRecompute, kSwap };
 struct LayerStage {
   std::vector<int> layers{};
   std::vector<int> choices{};  ///< for each of them, an index into Layer::choices; empty = all 0
-  std::vector<Retention> retention{};  ///< for each of them; empty = all kept
-  int replicas = 1;                    ///< data-parallel copies of the stage
-  int degree = 1;                      ///< devices of one copy
-  std::vector<int> devices{};  ///< which ones, where the method says: numbers from 0, by server
+  int replicas = 1;            ///< data-parallel copies of the stage
+  int degree = 1;              ///< devices of one copy
   bool on_cpu = false;         ///< placements only
   double time = 0;             ///< its part of the objective, in the graph's unit
   double memory_bytes = 0;     ///< of one device, as the method counts it
   /// A hierarchical method cuts a stage again, on the machines of the next lower level: stages of
   /// one copy, which together hold `layers`. Empty: the copy is not cut.
   std::vector<LayerStage> inner{};
+  std::vector<int> devices{};  ///< which ones, where the method says: numbers from 0, by server
+  std::vector<Retention> retention{};  ///< for each of `layers`; empty = all kept
 };
 
 /// What a planner of layer graphs answers.
