@@ -193,8 +193,9 @@ class Check {
     if (defaults.devices.value_or(1) < 0 || defaults.cpus.value_or(0) < 0) {
       return fault("the number of devices is negative", "");
     }
-    if (defaults.microbatches.value_or(1) < 1) {
-      return fault(fmt::format("a batch of {} microbatches", *defaults.microbatches), "");
+    const std::int64_t microbatches = defaults.microbatches.value_or(1);
+    if (microbatches < 1) {
+      return fault(fmt::format("a batch of {} microbatches", microbatches), "");
     }
     SHARDPLAN_RETURN_IF_ERROR(
         not_negative(defaults.memory_bytes.value_or(0), "the memory of a device", "machines"));

@@ -44,7 +44,7 @@ class LayersTest(CommandLineTest):
 
     def test_machines(self):
         small = ["solve", BRANCHES, "--planner", "piper", "--devices", 2]
-        tight = self.succeed_json(*small, "--memory", "500MB", "--microbatches", 4)
+        tight = self.succeed_json(*small, "--memory", "400MB", "--microbatches", 4)
         wide = self.succeed_json(*small, "--memory", "10GB", "--microbatches", 4)
         self.assertGreater(tight["objective"], wide["objective"])
         self.assertEqual(wide["microbatches"], 4)

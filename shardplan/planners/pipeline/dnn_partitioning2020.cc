@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -28,7 +27,6 @@ namespace {
 
 using Part = PlacementSearch::Part;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostDownsets = 2'000'000;
 constexpr double kFirstShare = 0.1;  // of the downsets of each size that are likely
 

@@ -181,8 +181,8 @@ const StageCosts::Ranking& StageCosts::ranking(std::size_t t, std::int64_t y) {
   if (known.size() <= index) {
     known.resize(index + 1);
   }
-  if (known[index]) {
-    return *known[index];
+  if (known[index].has_value()) {
+    return known[index].value();
   }
   const std::vector<Node>& nodes = by_degree_[t].nodes;
   std::vector<Saving> savings(nodes.size());
