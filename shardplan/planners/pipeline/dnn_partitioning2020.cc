@@ -8,14 +8,13 @@
 //
 // The linearised variant has one downset a prefix of a topological order that goes depth first.
 // The paper does not say which: the best of four is taken.
-#include "shardplan/planners/pipeline/dnn_partitioning2020.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/dnn_partitioning_search.h"
 #include "shardplan/planners/pipeline/placement_groups.h"
 #include "shardplan/planners/pipeline/target_descent.h"
@@ -122,10 +121,16 @@ class Placement {
 
   /// A lower end, and an upper one from the prefixes of a few orders.
   void start(const solvers::Budget& budget) {
+    double work = 0;
+    double cpu_share = 0;  // most accelerator time that a second of a CPU replaces
     for (const PlacementGroups::Group& group : groups_.groups) {
-      ends_.low += group.on_accelerator ? group.time : 0;
+      if (group.on_accelerator && group.time > 0) {
+        work += group.time;
+        cpu_share = std::max(cpu_share, group.time / group.cpu_time);
+      }
     }
-    ends_.low = request_.machines.cpus > 0 ? 0 : ends_.low / request_.machines.devices;
+    const problem::LayerMachines& machines = request_.machines;
+    ends_.low = work / (machines.devices + (machines.cpus > 0 ? machines.cpus * cpu_share : 0));
     ends_.stopped = [&] { return budget.exhausted(); };
     for (const std::vector<int>& order : orders()) {
       on_prefixes(order, budget, [&](const TargetDescent::Try& chain) {
