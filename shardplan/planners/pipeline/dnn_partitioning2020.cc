@@ -8,13 +8,14 @@
 //
 // The linearised variant has one downset a prefix of a topological order that goes depth first.
 // The paper does not say which: the best of four is taken.
+#include "shardplan/planners/pipeline/dnn_partitioning2020.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/dnn_partitioning_search.h"
 #include "shardplan/planners/pipeline/placement_groups.h"
 #include "shardplan/planners/pipeline/target_descent.h"
