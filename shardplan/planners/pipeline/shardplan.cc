@@ -1,16 +1,18 @@
 // shardplan: our own planner of hybrids.
 //
-// The idea in five lines: `map` without a pipeline is the first candidate. Then, for every number
-// of groups that divides the devices and every schedule, the step is cut into stages of equal
-// kernel time, each stage is planned by `map` on its group within what the schedule leaves of the
-// memory, and the whole is simulated. The times that the stages have in the simulation weigh their
-// segments for the next cut, until none is better. The simulator has the last word.
+// The idea in five lines: `map` without a pipeline is the first candidate. Then the step is cut,
+// for every number of groups that divides the devices, into stages of equal kernel time under 1F1B,
+// each stage with the best expert plan on its group within what the schedule leaves of the memory;
+// the times that the stages have in the simulation weigh their segments for the next cut. The other
+// schedules are tried for the numbers of groups that came out best, and `map` plans the stages of
+// the best few of all. The simulator has the last word.
 //
 // Bound: no device computes faster than its peak allows, so no plan takes less than the FLOPs of
 // the step over all devices' rate; with `map`'s own bound where one group is all there is.
 #include "shardplan/planners/pipeline/shardplan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,26 +20,49 @@
 
 #include "shardplan/lower/schedule.h"
 #include "shardplan/ops/op.h"
+#include "shardplan/planners/experts.h"
 #include "shardplan/planners/intra/map2023.h"
 #include "shardplan/planners/pipeline/stage_plans.h"
 
 namespace shardplan::planners {
 namespace {
 
-constexpr int kCuts = 3;  ///< for one number of groups and one schedule
+constexpr int kCuts = 3;              ///< for one number of groups and one schedule
+constexpr std::size_t kGroups = 2;    ///< numbers of groups for which all schedules are tried
+constexpr std::size_t kPolished = 2;  ///< cuts whose stages `map` plans
 
 struct ScheduleChoice {
   std::string_view name;
   int chunks = 1;
   bool weights_later = false;
 };
-/// Those that run a step at a time on one copy of the weights.
+/// Those that run a step at a time on one copy of the weights, 1F1B first.
 constexpr ScheduleChoice kSchedules[] = {{"1f1b"},
                                          {"interleaved_1f1b", 2},
                                          {"interleaved_1f1b", 4},
                                          {"zb_h1", 1, true},
                                          {"zb_h2", 1, true},
                                          {"zb_v", 2, true}};
+
+/// The best expert plan of all rules, quickly.
+Result<PlanResult> plan_by_experts(const PlanRequest& request) {
+  const Budget budget(request);
+  const Bytes limit = memory_limit(request);
+  const Experts experts(request);
+  std::vector<Candidate> candidates;
+  for (const ExpertRule& rule : expert_rules()) {
+    for (const cluster::DeviceMesh& mesh : expert_meshes(rule, request.cluster.device_count())) {
+      if (budget.exhausted() && !candidates.empty()) {
+        break;
+      }
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          std::vector<Candidate> plans,
+          experts.plans(rule, mesh, limit, least_step_seconds(candidates, limit)));
+      std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
+    }
+  }
+  return conclude(request, "experts", candidates, limit, {}, budget);
+}
 
 /// Seconds of all kernels of the step on one device, launches left out, over the devices.
 Seconds compute_bound(const PlanRequest& request) {
@@ -67,39 +92,74 @@ class Search {
       : request_(request),
         budget_(request),
         inside_(map_planner()),
-        stages_(request, inside_),
+        quick_{"experts", "", 0, "", plan_by_experts},
+        by_experts_(request, quick_),
+        by_map_(request, inside_),
         cost_(request.cluster, {}) {}
 
   Result<PlanResult> run() {
     SHARDPLAN_ASSIGN_OR_RETURN(PlanResult whole, inside_.plan(request_));
-    const Bytes limit = memory_limit(request_);
     Candidate first;
     first.plan = std::move(whole.best);
     first.simulation = std::move(whole.simulation);
     candidates_.push_back(std::move(first));
     const std::int64_t devices = request_.cluster.device_count();
-    for (int groups = 2; groups <= devices && groups <= request_.step.microbatches * kMostStages;
-         ++groups) {
-      if (devices % groups != 0) {
-        continue;
-      }
-      for (const ScheduleChoice& schedule : kSchedules) {
-        if (budget_.exhausted()) {
-          break;
-        }
-        budget_.control().report("stages",
-                                 static_cast<double>(groups) / static_cast<double>(devices));
-        try_cuts(groups, schedule);
+    std::vector<int> groups;
+    for (int g = 2; g <= devices && g <= request_.step.microbatches * kMostStages; ++g) {
+      if (devices % g == 0) {
+        groups.push_back(g);
       }
     }
+    for (const int g : groups) {
+      try_cuts(g, kSchedules[0]);
+    }
+    for (const int g : best_groups()) {
+      for (const ScheduleChoice& schedule : kSchedules) {
+        if (schedule.name != kSchedules[0].name) {
+          try_cuts(g, schedule);
+        }
+      }
+    }
+    polish();
     Proof proof;
     proof.step_lower_bound = compute_bound(request_);
-    return conclude(request_, "shardplan", candidates_, limit, proof, budget_);
+    return conclude(request_, "shardplan", candidates_, memory_limit(request_), proof, budget_);
   }
 
  private:
   /// More stages than this for each microbatch are idle most of the time.
   static constexpr std::int64_t kMostStages = 2;
+
+  struct Tried {
+    StageCut cut;
+    Seconds step_seconds = 0;
+    bool fits = false;
+  };
+  static bool better(const Tried& a, const Tried& b) {
+    return a.fits != b.fits ? a.fits : a.step_seconds < b.step_seconds;
+  }
+
+  std::vector<int> best_groups() {
+    std::stable_sort(tried_.begin(), tried_.end(), better);
+    std::vector<int> best;
+    for (const Tried& tried : tried_) {
+      if (best.size() < kGroups &&
+          std::find(best.begin(), best.end(), tried.cut.groups) == best.end()) {
+        best.push_back(tried.cut.groups);
+      }
+    }
+    return best;
+  }
+
+  void polish() {
+    std::stable_sort(tried_.begin(), tried_.end(), better);
+    for (std::size_t i = 0; i < tried_.size() && i < kPolished && !budget_.exhausted(); ++i) {
+      budget_.control().report("stages by map", static_cast<double>(i) / kPolished);
+      if (Result<Candidate> made = by_map_.plan(tried_[i].cut, budget_)) {
+        candidates_.push_back(*std::move(made));
+      }
+    }
+  }
 
   /// Shapes that a schedule does not have, and cuts that the step does not allow, are no
   /// candidates.
@@ -110,16 +170,20 @@ class Search {
       return;
     }
     std::vector<std::size_t> starts = balanced_starts(parts, count);
-    for (int round = 0; round < kCuts; ++round) {
+    for (int round = 0; round < kCuts && !budget_.exhausted(); ++round) {
+      budget_.control().report("stages", -1);
       const StageCut cut{std::string(schedule.name),
                          schedule.weights_later,
                          groups,
                          stages_of_segments(request_.step, parts, starts)};
-      Result<Candidate> made = stages_.plan(cut);
+      Result<Candidate> made = by_experts_.plan(cut, budget_);
       if (!made) {
         return;
       }
       const std::vector<Seconds> seconds = made->stage_seconds;
+      tried_.push_back({cut,
+                        made->simulation.step_seconds,
+                        made->simulation.peak_bytes <= memory_limit(request_)});
       candidates_.push_back(*std::move(made));
       const std::vector<std::size_t> before = starts;
       weigh(parts, starts, seconds);
@@ -150,9 +214,12 @@ class Search {
   const PlanRequest& request_;
   Budget budget_;
   PlannerInfo inside_;
-  StagePlans stages_;
+  PlannerInfo quick_;
+  StagePlans by_experts_;
+  StagePlans by_map_;
   cost::CostModel cost_;
   std::vector<Candidate> candidates_;
+  std::vector<Tried> tried_;
 };
 
 Result<PlanResult> plan_shardplan(const PlanRequest& request) {

@@ -93,7 +93,7 @@ class StagePlanner {
   StagePlanner(const PlanRequest& request, const PlannerInfo& inside, cluster::Cluster part)
       : request_(request), inside_(inside), part_(std::move(part)) {}
 
-  Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit) {
+  Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit, const Budget& budget) {
     const std::vector<std::string> blocks = plan::blocks_of(stage);
     const auto key = std::pair(shape_of(stage, blocks), limit);
     const auto known = known_.find(key);
@@ -112,7 +112,7 @@ class StagePlanner {
     of_stage.cluster = part_;
     of_stage.memory_limit = limit;
     of_stage.max_mesh_axes = request_.max_mesh_axes;
-    of_stage.time_limit = request_.time_limit;
+    of_stage.time_limit = budget.remaining();
     of_stage.seed = request_.seed;
     of_stage.control = request_.control;
     SHARDPLAN_ASSIGN_OR_RETURN(PlanResult result, inside_.plan(of_stage));
@@ -239,6 +239,10 @@ StagePlans::StagePlans(const PlanRequest& request, const PlannerInfo& inside)
 StagePlans::~StagePlans() = default;
 
 Result<Candidate> StagePlans::plan(const StageCut& cut) {
+  return plan(cut, Budget(request_));
+}
+
+Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   const std::int64_t devices = request_.cluster.device_count();
   if (cut.groups < 1 || devices % cut.groups != 0) {
     return invalid_input(
@@ -266,7 +270,7 @@ Result<Candidate> StagePlans::plan(const StageCut& cut) {
     plan.pipeline->stages.clear();
     for (std::size_t s = 0; s < staged.stages.size(); ++s) {
       SHARDPLAN_ASSIGN_OR_RETURN(plan::Plan stage,
-                                 planner->plan(staged.stages[s].graph, limits[s]));
+                                 planner->plan(staged.stages[s].graph, limits[s], budget));
       plan.pipeline->stages.push_back(std::move(stage));
     }
     SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request_.step));

@@ -58,6 +58,8 @@ class StagePlans {
   /// limit that a stage is planned within, until the pipeline fits or no stage does. Errors: a
   /// cluster that does not divide, a schedule without this shape, a step that cannot be cut there.
   [[nodiscard]] Result<Candidate> plan(const StageCut& cut);
+  /// The same within what is left of a budget.
+  [[nodiscard]] Result<Candidate> plan(const StageCut& cut, const Budget& budget);
 
  private:
   const PlanRequest& request_;
