@@ -251,7 +251,10 @@ int main(int argc, char** argv) {
         std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   } catch (const std::exception& unexpected) {
     // Rooms report errors as values: what still arrives here is the machine's, such as no memory.
-    std::fprintf(stderr, "error: %s\n", unexpected.what());
+    // What is printed piece by piece fails in the middle, with words that name no file.
+    std::fprintf(stderr,
+                 "error: %s\n",
+                 std::ferror(stdout) != 0 ? "cannot write to standard output" : unexpected.what());
     return 2;
   }
 }
