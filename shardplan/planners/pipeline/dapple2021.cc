@@ -38,6 +38,7 @@ namespace {
 constexpr int kMostStates = 5'000;
 constexpr std::size_t kKept = 4;
 constexpr int kMostDevices = 256;
+constexpr std::int64_t kMostPlans = 1'000'000;  // to be judged, first splits first
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -215,6 +216,11 @@ class Search {
   void split(const std::shared_ptr<const Partial>& partial) {
     const int free = count(rest(partial->used));
     const double steady = microbatches_ - 1;
+    for (const Step& step : partial->steps) {
+      if (steady * (step.forward + step.backward) >= best_.latency) {
+        return;
+      }
+    }
     for (int replicas = 1; replicas < free; ++replicas) {
       for (const Devices& devices : placements(partial->used, replicas)) {
         Devices used = partial->used;
@@ -224,6 +230,9 @@ class Search {
           const double time = states_.time(to) - states_.time(partial->to);
           if (steady * time / replicas >= best_.latency) {
             break;
+          }
+          if (plans_ >= kMostPlans) {
+            return;
           }
           const double behind = states_.time(states_.last()) - states_.time(to);
           if (steady * behind / (free - replicas) >= best_.latency ||
@@ -241,6 +250,7 @@ class Search {
             const Devices& devices,
             const Devices& used,
             const Devices& left) {
+    ++plans_;
     Partial next;
     next.before = before;
     next.from = before->to;
@@ -280,6 +290,7 @@ class Search {
   double microbatches_;
   const Control& control_;
   Partial best_{};
+  std::int64_t plans_ = 0;  // that were judged
   /// By state and devices in use, the best first.
   std::vector<std::map<Devices, std::vector<std::shared_ptr<const Partial>>>> kept_{};
 };
