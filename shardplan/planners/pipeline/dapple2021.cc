@@ -17,7 +17,7 @@
 // bandwidth between them.
 // Deviations: kKept plans a state where the paper keeps one; deterministic ties; plain data
 // parallelism may be the answer (the published code never returns it); stages need not leave equal
-// replicas. As published, memory is not checked.
+// replicas; at most kMostPlans are judged. As published, memory is not checked.
 
 #include "shardplan/planners/pipeline/dapple2021.h"
 

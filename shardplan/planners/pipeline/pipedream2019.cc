@@ -46,6 +46,7 @@ std::size_t at(int index) {
 struct Rules {
   double memory_bytes = 0;  // 0 = no limit
   double units_per_second = 1;
+  Control control{};
   bool straight = false;  // one machine a stage
   bool fewer = false;     // machines may be left over
 };
@@ -79,7 +80,7 @@ class Level {
       }
     }
     table_.assign(inside_.size() * at(machines_ + 1), {});
-    for (std::size_t j = 0; j < inside_.size(); ++j) {
+    for (std::size_t j = 0; j < inside_.size() && !rules_.control.interrupted(); ++j) {
       for (int m = 1; m <= machines_; ++m) {
         Cell& cell = table_[j * at(machines_ + 1) + at(m)];
         cell = one_stage(inside_[j], m);
@@ -293,6 +294,7 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   Rules rules;
   rules.memory_bytes = request.machines.memory_bytes;
   rules.units_per_second = request.graph.units_per_transfer_second;
+  rules.control = request.control;
   rules.straight = request.options.at("straight") == "yes";
   rules.fewer = request.options.at("fewer") == "yes";
   SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Level> levels,
@@ -303,6 +305,10 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   Level& top = levels.back();
   top.solve(0);
   LayerPlanResult result;
+  if (request.control.interrupted()) {
+    result.limit = SearchLimit::kInterrupted;
+    return result;  // the table has no plan before its last entry
+  }
   result.objective = top.best(states.last());
   if (result.objective == kInfinity) {
     result.status = SearchStatus::kInfeasible;
