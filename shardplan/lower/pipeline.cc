@@ -37,6 +37,16 @@ Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeli
   ScheduleShape shape;
   shape.devices = pipeline.devices;
   shape.microbatches = step.microbatches;
+  shape.batches = pipeline.steps;
+  if (pipeline.schedule == "pipedream") {
+    if (step.microbatches != 1) {
+      return invalid_input(fmt::format("schedule pipedream updates the weights after every "
+                                       "microbatch, and the recipe has {} of them in a step",
+                                       step.microbatches),
+                           "pipeline");
+    }
+    shape.microbatches = pipeline.steps;
+  }
   shape.chunks = stages / pipeline.devices;
   SHARDPLAN_ASSIGN_OR_RETURN(Schedule schedule, info->make(shape));
   if (schedule.stages != stages) {
@@ -46,6 +56,14 @@ Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeli
                                      pipeline.devices,
                                      stages),
                          "pipeline");
+  }
+  if (schedule.synchronous && pipeline.steps != 1) {
+    return invalid_input(
+        fmt::format("schedule {} ends every step with a flush; {} steps without one are for "
+                    "asynchronous schedules",
+                    pipeline.schedule,
+                    pipeline.steps),
+        "pipeline");
   }
   SHARDPLAN_RETURN_IF_ERROR(check(schedule));
   return schedule;
@@ -109,6 +127,24 @@ void link_messages(const std::vector<training::Message>& messages, PipelineProgr
       }
     }
   }
+}
+
+/// Without a flush the stages update at different times.
+Status check_updates(const PipelineProgram& program) {
+  const bool shared = std::any_of(program.links.begin(), program.links.end(), [](const Link& link) {
+    return link.phase == ir::Phase::kUpdate;
+  });
+  if (program.schedule.synchronous || !shared) {
+    return {};
+  }
+  return Error{ErrorCode::kUnsupported,
+               fmt::format("schedule {} updates stages at different times, and here their updates "
+                           "need each other: gradients are clipped by their norm, or two stages "
+                           "read one parameter",
+                           program.schedule.name),
+               "pipeline",
+               {"train without --clip-norm and with weights that are not tied, or take a "
+                "synchronous schedule, such as 1f1b"}};
 }
 
 }  // namespace
@@ -221,6 +257,7 @@ Result<PipelineProgram> lower_pipeline(const ir::Graph& step,
     out.programs.push_back(std::move(program));
   }
   link_messages(staged.messages, out);
+  SHARDPLAN_RETURN_IF_ERROR(check_updates(out));
   return out;
 }
 

@@ -390,13 +390,18 @@ Status read_pipeline(const JsonValue& document,
                      const std::string& where,
                      Plan& plan) {
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue object, document.field("pipeline"));
-  SHARDPLAN_RETURN_IF_ERROR(object.only({"schedule", "groups", "weights_later", "cut", "stages"}));
+  SHARDPLAN_RETURN_IF_ERROR(
+      object.only({"schedule", "groups", "weights_later", "steps", "cut", "stages"}));
   Pipeline pipeline;
   SHARDPLAN_RETURN_IF_ERROR(read_text(object, "schedule", pipeline.schedule));
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue groups, object.field("groups"));
   SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t count,
                              groups.integer(1, plan.cluster.device_count()));
   pipeline.devices = static_cast<int>(count);
+  if (object.has("steps")) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue steps, object.field("steps"));
+    SHARDPLAN_ASSIGN_OR_RETURN(pipeline.steps, steps.integer(1, kMaxCount));
+  }
   if (object.has("weights_later")) {
     SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue flag, object.field("weights_later"));
     SHARDPLAN_ASSIGN_OR_RETURN(pipeline.weights_later, flag.boolean());

@@ -131,6 +131,9 @@ ordered_json write_pipeline(const Plan& plan, const ir::Graph& step) {
   ordered_json out;
   out["schedule"] = pipeline.schedule;
   out["groups"] = pipeline.devices;
+  if (pipeline.steps != 1) {
+    out["steps"] = pipeline.steps;
+  }
   if (pipeline.weights_later) {
     out["weights_later"] = true;
   }

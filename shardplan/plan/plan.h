@@ -66,6 +66,8 @@ struct Pipeline {
   std::vector<int> stage_of{};  ///< by OpId of the step: the stage of forward ops; others are 0
   /// The backward pass in two parts, see training::split_into_stages: for schedules that have both.
   bool weights_later = false;
+  /// Steps that an asynchronous schedule takes without a flush; 1: of a synchronous one.
+  std::int64_t steps = 1;
   /// Of the stages' own steps (training/stages.h), on the devices of one group.
   std::vector<Plan> stages{};
 };

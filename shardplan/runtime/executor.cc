@@ -243,12 +243,13 @@ void Executor::fill_inputs(const InputSource& inputs) {
 }
 
 void Executor::run_compute(const Step& step, const Prepared& prepared) {
-  KernelCall call{{},
-                  step_.op(step.op).attributes,
-                  prepared.results,
-                  prepared.positions,
-                  RandomState{seed_, steps_done_, microbatch_number_},
-                  prepared.cut};
+  KernelCall call{
+      {},
+      step_.op(step.op).attributes,
+      prepared.results,
+      prepared.positions,
+      RandomState{seed_, random_step_ >= 0 ? random_step_ : steps_done_, microbatch_number_},
+      prepared.cut};
   for (const LocalId input : step.inputs) {
     call.inputs.push_back(tensor(input));
   }
@@ -423,8 +424,12 @@ Result<double> Executor::run_microbatches(const InputSource& inputs) {
 }
 
 void Executor::begin_step() {
-  const at::NoGradGuard no_grad;
   gradients_.clear();
+  clear_accumulators();
+}
+
+void Executor::clear_accumulators() {
+  const at::NoGradGuard no_grad;
   for (const lower::Resident& resident : program_.residents) {
     if (step_.value(resident.global).kind == ir::ValueKind::kAccumulator) {
       tensor(resident.local).zero_();
@@ -455,6 +460,7 @@ Status Executor::run_part(const InputSource& inputs,
   const at::NoGradGuard no_grad;
   microbatch_number_ = microbatch;
   fill_inputs(inputs);
+  microbatch_number_ = microbatch % program_.microbatches;
   if (kept) {
     bring_back(microbatch);
   }
@@ -509,6 +515,38 @@ void Executor::bring_back(std::int64_t microbatch) {
     }
   }
   kept_.erase(kept);
+}
+
+std::vector<LocalId> Executor::written_weights() const {
+  std::vector<LocalId> written;
+  for (const lower::Resident& resident : program_.residents) {
+    if (step_.value(resident.global).kind == ir::ValueKind::kParameter &&
+        std::any_of(step_.writes.begin(), step_.writes.end(), [&](const ir::Write& write) {
+          return write.target == resident.global;
+        })) {
+      written.push_back(resident.local);
+    }
+  }
+  return written;
+}
+
+/// The storage itself is put aside: what is kept of passes in flight may be views of it.
+void Executor::stash_weights(std::int64_t version) {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope(memory_);
+  std::vector<at::Tensor>& stashed = stashed_[version];  // of none where the stage has no weights
+  for (const LocalId weight : written_weights()) {
+    stashed.push_back(tensor(weight));
+    tensor(weight) = tensor(weight).clone();
+  }
+}
+
+void Executor::exchange_weights(std::int64_t version) {
+  std::vector<at::Tensor>& stashed = stashed_.at(version);
+  const std::vector<LocalId> weights = written_weights();
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    std::swap(tensor(weights[i]), stashed[i]);
+  }
 }
 
 void Executor::run_message(const Step& step, const Prepared& prepared) {

@@ -52,11 +52,22 @@ class Executor final : public Trainer {
   /// the update.
   Result<double> run_microbatches(const InputSource& inputs);
   Status run_update();
+  /// Puts the weights aside as version `version`, which passes may compute with, and goes on with a
+  /// copy of them (weight stashing, Narayanan et al., PipeDream, SOSP 2019).
+  void stash_weights(std::int64_t version);
+  void drop_weights(std::int64_t version) { stashed_.erase(version); }
+  void drop_all_weights() { stashed_.clear(); }
+  /// Computes with a version that was put aside, or again with the newest: its own inverse.
+  void exchange_weights(std::int64_t version);
+  /// From now on random numbers are those of this step, which passes of several steps in flight
+  /// need; run_update() ends it.
+  void set_random_step(std::int64_t step) { random_step_ = step; }
   /// Some of its instructions; the step ends with those at its end.
   Status run_update(std::size_t begin, std::size_t end);
   /// The pieces of run_microbatches, for one microbatch of several that are in flight: what the
   /// forward pass leaves for the backward pass is kept under the microbatch's number.
   void begin_step();
+  void clear_accumulators();
   Status run_forward(const InputSource& inputs, std::int64_t microbatch);
   /// Returns the microbatch's loss; 0 in a stage that does not have it.
   Result<double> run_backward(const InputSource& inputs, std::int64_t microbatch);
@@ -136,6 +147,7 @@ class Executor final : public Trainer {
                   std::size_t end,
                   bool kept,
                   bool keeps);
+  [[nodiscard]] std::vector<lower::LocalId> written_weights() const;
   void keep(std::int64_t microbatch);
   void bring_back(std::int64_t microbatch);
   void run_instruction(const lower::Step& step, const Prepared& prepared);
@@ -177,8 +189,10 @@ class Executor final : public Trainer {
   Times times_{};  ///< of every instruction, summed over all calls since the last reset
   std::size_t backward_begin_ = 0;
   std::size_t weights_begin_ = 0;
-  std::vector<bool> resident_root_{};                       ///< by local
-  std::map<std::int64_t, std::vector<at::Tensor>> kept_{};  ///< by microbatch in flight
+  std::vector<bool> resident_root_{};                          ///< by local
+  std::map<std::int64_t, std::vector<at::Tensor>> stashed_{};  ///< by version: written weights
+  std::int64_t random_step_ = -1;                              ///< -1: steps_done_
+  std::map<std::int64_t, std::vector<at::Tensor>> kept_{};     ///< by microbatch in flight
   bool lost_a_peer_ = false;
   /// Collectives that have not been waited for, in program order. Their workspace is charged from
   /// the start to the wait, the largest for all, since one is carried out at a time.

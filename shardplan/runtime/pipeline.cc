@@ -21,12 +21,6 @@ Result<std::unique_ptr<Trainer>> PipelineTrainer::create(const PipelineSetup& se
 /// Groups are made in the same order on all ranks: that of all ranks, those between stages, those
 /// inside them.
 Status PipelineTrainer::set_up(const PipelineSetup& setup) {
-  if (!program_.schedule.synchronous) {
-    return Error{ErrorCode::kUnsupported,
-                 "the runtime runs synchronous schedules only",
-                 "schedule " + program_.schedule.name,
-                 {}};
-  }
   if (program_.ranks() > 1) {
     if (setup.groups == nullptr) {
       return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
@@ -37,6 +31,7 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
   }
   const int here = program_.device_of_rank(rank_);
   update_runs_ = lower::update_runs(program_, here);
+  find_last_uses();
   std::vector<int> mine;
   for (int stage = 0; stage < program_.schedule.stages; ++stage) {
     if (program_.device_of(stage) == here) {
@@ -70,6 +65,23 @@ Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSou
     return inputs(value_of[input.index()], microbatch);
   };
   messenger_->begin_task(true);
+  const std::int64_t microbatches =
+      program_.programs[static_cast<std::size_t>(task.stage)].microbatches;
+  executor.set_random_step(steps_done_ + task.microbatch / microbatches);
+  const bool stale =
+      task.work != lower::Work::kUpdate && task.weight_version != version_[task.stage];
+  if (stale) {
+    executor.exchange_weights(task.weight_version);
+  }
+  const Result<double> loss = run_pass(task, of_stage);
+  if (stale) {
+    executor.exchange_weights(task.weight_version);
+  }
+  return loss;
+}
+
+Result<double> PipelineTrainer::run_pass(const lower::Task& task, const InputSource& of_stage) {
+  Executor& executor = *stages_.at(task.stage);
   switch (task.work) {
     case lower::Work::kForward:
       SHARDPLAN_RETURN_IF_ERROR(executor.run_forward(of_stage, task.microbatch));
@@ -90,18 +102,26 @@ Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSou
 Result<double> PipelineTrainer::run_step(const InputSource& inputs) {
   for (const auto& [stage, executor] : stages_) {
     executor->begin_step();
+    version_[stage] = 0;
   }
   double loss = 0;
   const auto device = static_cast<std::size_t>(program_.device_of_rank(rank_));
-  for (const lower::Task& task : program_.schedule.tasks[device]) {
-    SHARDPLAN_ASSIGN_OR_RETURN(const double of_task, run_task(task, inputs));
-    loss += of_task;
+  const std::vector<lower::Task>& tasks = program_.schedule.tasks[device];
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    if (tasks[t].work != lower::Work::kUpdate) {
+      SHARDPLAN_ASSIGN_OR_RETURN(const double of_task, run_task(tasks[t], inputs));
+      loss += of_task;
+    } else if (!program_.schedule.synchronous) {
+      SHARDPLAN_RETURN_IF_ERROR(run_stale_update(t));
+    }
   }
-  // Updates come last in synchronous schedules, and those of all stages together.
-  messenger_->begin_task(false);
-  for (const lower::UpdateRun& run : update_runs_) {
-    SHARDPLAN_RETURN_IF_ERROR(stages_.at(run.stage)->run_update(run.begin, run.end));
+  if (program_.schedule.synchronous) {
+    SHARDPLAN_RETURN_IF_ERROR(run_updates());
   }
+  for (const auto& [stage, executor] : stages_) {
+    executor->drop_all_weights();
+  }
+  steps_done_ += steps_a_run();
   try {
     messenger_->finish();
     return loss_everywhere(loss) / static_cast<double>(program_.schedule.microbatches);
@@ -109,6 +129,54 @@ Result<double> PipelineTrainer::run_step(const InputSource& inputs) {
     lost_a_peer_ = true;
     return Error{ErrorCode::kRuntime, lost.what(), "rank " + std::to_string(rank_), {}};
   }
+}
+
+/// Updates come last in synchronous schedules, and those of all stages together.
+Status PipelineTrainer::run_updates() {
+  messenger_->begin_task(false);
+  for (const lower::UpdateRun& run : update_runs_) {
+    SHARDPLAN_RETURN_IF_ERROR(stages_.at(run.stage)->run_update(run.begin, run.end));
+  }
+  return {};
+}
+
+/// Keeps the old weights as long as a later pass computes with them.
+Status PipelineTrainer::run_stale_update(std::size_t task) {
+  const auto device = static_cast<std::size_t>(program_.device_of_rank(rank_));
+  const int stage = program_.schedule.tasks[device][task].stage;
+  Executor& executor = *stages_.at(stage);
+  std::int64_t& version = version_[stage];
+  const auto still_used = [&](std::int64_t v) {
+    const auto last = last_use_.find({stage, v});
+    return last != last_use_.end() && last->second > task;
+  };
+  for (std::int64_t old = 0; old < version; ++old) {
+    if (!still_used(old)) {
+      executor.drop_weights(old);
+    }
+  }
+  if (still_used(version)) {
+    executor.stash_weights(version);
+  }
+  messenger_->begin_task(false);
+  SHARDPLAN_RETURN_IF_ERROR(executor.run_update());
+  executor.clear_accumulators();
+  ++version;
+  return {};
+}
+
+void PipelineTrainer::find_last_uses() {
+  const auto device = static_cast<std::size_t>(program_.device_of_rank(rank_));
+  const std::vector<lower::Task>& tasks = program_.schedule.tasks[device];
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    if (tasks[t].work != lower::Work::kUpdate) {
+      last_use_[{tasks[t].stage, tasks[t].weight_version}] = t;
+    }
+  }
+}
+
+std::int64_t PipelineTrainer::steps_a_run() const {
+  return program_.schedule.microbatches / program_.programs.front().microbatches;
 }
 
 /// Every rank of the stage with the loss has the same; the others have 0.

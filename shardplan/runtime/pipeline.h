@@ -39,12 +39,17 @@ class PipelineTrainer final : public Trainer {
   [[nodiscard]] Group* world() const override { return world_.get(); }
   [[nodiscard]] std::int64_t rank() const override { return rank_; }
   [[nodiscard]] std::int64_t ranks() const override { return program_.ranks(); }
+  [[nodiscard]] std::int64_t steps_a_run() const override;
 
  private:
   PipelineTrainer(const lower::PipelineProgram& program, std::int64_t rank)
       : program_(program), rank_(rank) {}
   Status set_up(const PipelineSetup& setup);
   Result<double> run_task(const lower::Task& task, const InputSource& inputs);
+  Result<double> run_pass(const lower::Task& task, const InputSource& of_stage);
+  Status run_updates();
+  Status run_stale_update(std::size_t task);
+  void find_last_uses();
   [[nodiscard]] double loss_everywhere(double mine) const;
   /// What a stage of this or another rank holds, with the values of the whole step.
   [[nodiscard]] LocatedPart located(int stage, const lower::Resident& resident) const;
@@ -57,6 +62,10 @@ class PipelineTrainer final : public Trainer {
   std::vector<lower::UpdateRun> update_runs_{};
   std::map<int, std::unique_ptr<Executor>> stages_{};  ///< of this rank
   bool lost_a_peer_ = false;
+  // Of an asynchronous schedule:
+  std::map<std::pair<int, std::int64_t>, std::size_t> last_use_{};  ///< by stage and version: task
+  std::map<int, std::int64_t> version_{};                           ///< by stage: the newest
+  std::int64_t steps_done_ = 0;
 };
 
 }  // namespace shardplan::runtime

@@ -43,7 +43,8 @@ class StepInputs {
   StepInputs(const ir::Graph& step, std::uint64_t seed)
       : step_(step), bounds_(lookup_bounds(step)), seed_(seed) {}
 
-  void make(std::int64_t step_number) {
+  /// Microbatches of `steps` steps, numbered through.
+  void make(std::int64_t first_step, std::int64_t steps) {
     made_.clear();
     for (std::size_t i = 0; i < step_.values().size(); ++i) {
       const ir::ValueId id(i);
@@ -51,15 +52,11 @@ class StepInputs {
       if (value.kind != ir::ValueKind::kInput) {
         continue;
       }
-      if (const auto parts = training::input_of_whole_batch(value.name)) {
-        const at::Tensor whole = whole_batch(step_.find_input(*parts), step_number);
-        for (std::int64_t m = 0; m < step_.microbatches; ++m) {
-          made_[{id, m}] = whole;
-        }
-        continue;
-      }
-      for (std::int64_t m = 0; m < step_.microbatches; ++m) {
-        made_[{id, m}] = draw(id, step_number, m);
+      const auto parts = training::input_of_whole_batch(value.name);
+      for (std::int64_t m = 0; m < steps * step_.microbatches; ++m) {
+        const std::int64_t step = first_step + m / step_.microbatches;
+        made_[{id, m}] = parts ? whole_batch(step_.find_input(*parts), step)
+                               : draw(id, step, m % step_.microbatches);
       }
     }
   }
@@ -147,7 +144,7 @@ class RankRun {
       if (control_.interrupted()) {
         return Error{ErrorCode::kRuntime, "interrupted", "step " + std::to_string(step + 1), {}};
       }
-      inputs_.make(step);
+      inputs_.make(step * trainer_.steps_a_run(), trainer_.steps_a_run());
       if (trainer_.world() != nullptr) {
         trainer_.world()->barrier();
       }

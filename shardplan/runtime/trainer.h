@@ -48,9 +48,11 @@ class Trainer {
   Trainer& operator=(Trainer&&) = delete;
   virtual ~Trainer() = default;
 
-  /// A whole training step; returns its loss, on every rank. After an error the trainer must not be
-  /// used again.
+  /// A whole training step, or as many as steps_a_run() says: microbatches are then numbered
+  /// through all of them. Returns the (mean) loss, on every rank. After an error the trainer must
+  /// not be used again.
   virtual Result<double> run_step(const InputSource& inputs) = 0;
+  [[nodiscard]] virtual std::int64_t steps_a_run() const { return 1; }
   /// In an order that is the same on all ranks.
   [[nodiscard]] virtual std::vector<LocatedPart> parameters() const = 0;
   /// Of the last step, of trained parameters, when the program keeps them.

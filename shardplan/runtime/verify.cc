@@ -112,6 +112,7 @@ plan::Plan one_device_plan(const ir::Graph& step, const plan::Plan& like) {
     layout = sharding::ShardingSpec{};
   }
   plan.recompute.clear();
+  plan.pipeline.reset();
   return plan;
 }
 

@@ -71,7 +71,11 @@ class GroupMemory {
           run_steps(task, program.microbatch, backward, program.microbatch.size());
           break;
         case Work::kUpdate:
-          break;  // below
+          if (!program_.schedule.synchronous) {
+            stash(tasks, static_cast<std::size_t>(&task - tasks.data()));
+            run_steps(task, program.update, 0, program.update.size());
+          }
+          break;
         case Work::kBackwardInput:
           memory.bring_back(task.microbatch);
           run_steps(task, program.microbatch, backward, program_.weights_begin[s]);
@@ -84,7 +88,9 @@ class GroupMemory {
       }
     }
     ++task_;
-    for (const lower::UpdateRun& run : lower::update_runs(program_, group_)) {
+    for (const lower::UpdateRun& run : program_.schedule.synchronous
+                                           ? lower::update_runs(program_, group_)
+                                           : std::vector<lower::UpdateRun>()) {
       run_steps({Work::kUpdate, run.stage},
                 program_.programs[static_cast<std::size_t>(run.stage)].update,
                 run.begin,
@@ -100,6 +106,37 @@ class GroupMemory {
     std::int64_t task = 0;
     std::shared_ptr<Charge> part;
   };
+
+  /// Old weights stay until no later pass computes with them (runtime/pipeline.cc).
+  void stash(const std::vector<Task>& tasks, std::size_t at) {
+    const int stage = tasks[at].stage;
+    const auto still_used = [&](std::int64_t version) {
+      return std::any_of(
+          tasks.begin() + static_cast<std::ptrdiff_t>(at) + 1, tasks.end(), [&](const Task& task) {
+            return task.stage == stage && task.work != Work::kUpdate &&
+                   task.weight_version == version;
+          });
+    };
+    auto& stashed = stashed_[stage];
+    std::erase_if(stashed, [&](const auto& entry) { return !still_used(entry.first); });
+    std::int64_t& version = version_[stage];
+    if (still_used(version)) {
+      const auto s = static_cast<std::size_t>(stage);
+      const ir::Graph& graph = program_.stages[s].graph;
+      Bytes bytes = 0;
+      for (const lower::Resident& resident : program_.programs[s].residents) {
+        const bool written =
+            std::any_of(graph.writes.begin(), graph.writes.end(), [&](const ir::Write& write) {
+              return write.target == resident.global;
+            });
+        if (written && graph.value(resident.global).kind == ir::ValueKind::kParameter) {
+          bytes += program_.programs[s].value(resident.local).type.bytes();
+        }
+      }
+      stashed[version] = std::make_shared<Charge>(meter_, MemoryClass::kParameters, bytes);
+    }
+    ++version;
+  }
 
   void run_steps(const Task& task,
                  const std::vector<Step>& steps,
@@ -139,6 +176,8 @@ class GroupMemory {
   MemoryMeter meter_;  // outlives the charges
   std::map<int, std::unique_ptr<ProgramMemory>> stages_;
   std::map<Channel, std::deque<Sent>> waiting_;
+  std::map<int, std::map<std::int64_t, std::shared_ptr<Charge>>> stashed_;  ///< by stage, version
+  std::map<int, std::int64_t> version_;  ///< by stage: the newest
   std::int64_t task_ = 0;
 };
 
@@ -149,7 +188,7 @@ Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
                                              const std::vector<plan::Plan>& stages,
                                              const SimOptions& options) {
   PipelineSimulation out;
-  const auto microbatches = static_cast<double>(program.schedule.microbatches);
+  const auto microbatches = static_cast<double>(program.programs.front().microbatches);
   for (std::size_t s = 0; s < program.programs.size(); ++s) {
     const cost::CostModel cost(stages[s].cluster, stages[s].mesh);
     const SectionTimes times = section_times(
@@ -175,7 +214,10 @@ Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
     }
   }
   SHARDPLAN_ASSIGN_OR_RETURN(out.schedule, time_schedule(program.schedule, out.stage_times));
-  out.step.step_seconds = out.schedule.makespan;
+  // Of several steps without a flush: the mean.
+  const auto steps = static_cast<double>(program.schedule.microbatches) /
+                     static_cast<double>(program.programs.front().microbatches);
+  out.step.step_seconds = out.schedule.makespan / steps;
   for (std::size_t group = 0; group + 1 < program.first_rank.size(); ++group) {
     GroupMemory memory(program, static_cast<int>(group));
     memory.run(program.schedule.tasks[group]);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -113,7 +115,156 @@ TEST_P(Pipelines, EqualOneDevice) {
   EXPECT_EQ(largest, simulated->peak_bytes);
 }
 
+/// Losses and weights of a program on one device whose passes see the weights that the schedule
+/// says, by stage: each batch's gradient is taken at those, and applied to the newest.
+struct Delayed {
+  std::vector<double> losses{};
+  std::map<ir::ValueId, at::Tensor> weights{};
+};
+
+Delayed train_delayed(const ir::Graph& step,
+                      const plan::Plan& plan,
+                      const lower::PipelineProgram& program,
+                      std::int64_t runs,
+                      const std::function<at::Tensor(ir::ValueId, std::int64_t)>& input) {
+  const plan::Plan alone = one_device_plan(step, plan);
+  const lower::Program whole =
+      lower::lower(step, alone, [](const sharding::ReshardStep&, const ir::TensorType&) {
+        return 1.0;
+      }).value();
+  const auto device = Executor::create({step, whole, 0, 1, nullptr, {}}).value();
+  std::map<ir::ValueId, int> stage_of;
+  for (std::size_t s = 0; s < program.stages.size(); ++s) {
+    for (std::size_t v = 0; v < program.stages[s].graph.values().size(); ++v) {
+      if (program.stages[s].graph.values()[v].kind == ir::ValueKind::kParameter) {
+        stage_of[program.stages[s].value_of[v]] = static_cast<int>(s);
+      }
+    }
+  }
+  const auto version_of = [&](int stage, std::int64_t microbatch) {
+    for (const std::vector<lower::Task>& tasks : program.schedule.tasks) {
+      for (const lower::Task& task : tasks) {
+        if (task.work == lower::Work::kForward && task.stage == stage &&
+            task.microbatch == microbatch) {
+          return task.weight_version;
+        }
+      }
+    }
+    return std::int64_t{-1};
+  };
+  Delayed out;
+  std::vector<std::map<ir::ValueId, at::Tensor>> history;
+  const auto remember = [&] {
+    for (const auto& [weight, stage] : stage_of) {
+      history.back()[weight] = device->resident(weight).tensor.clone();
+    }
+  };
+  const std::int64_t batches = program.schedule.microbatches / step.microbatches;
+  for (std::int64_t run = 0; run < runs; ++run) {
+    history.assign(1, {});
+    remember();
+    double sum = 0;
+    for (std::int64_t batch = 0; batch < batches; ++batch) {
+      const std::int64_t first = batch * step.microbatches;
+      for (const auto& [weight, stage] : stage_of) {
+        device->set_resident(
+            weight, history[static_cast<std::size_t>(version_of(stage, first))].at(weight));
+      }
+      const double loss =
+          device
+              ->run_microbatches([&](ir::ValueId value, std::int64_t microbatch) {
+                return input(value, run * program.schedule.microbatches + first + microbatch);
+              })
+              .value();
+      for (const auto& [weight, stage] : stage_of) {
+        device->set_resident(weight, history.back().at(weight));
+      }
+      EXPECT_TRUE(device->run_update().has_value());
+      history.emplace_back();
+      remember();
+      sum += loss;
+    }
+    out.losses.push_back(sum / static_cast<double>(batches));
+  }
+  out.weights = history.back();
+  return out;
+}
+
+class Asynchronous : public testing::TestWithParam<Case> {};
+
+// Nothing is flushed: passes see stale weights, exactly as stale as the schedule says.
+TEST_P(Asynchronous, EqualsASequentialProgramWithItsDelays) {
+  const Case& c = GetParam();
+  training::Recipe recipe;
+  recipe.precision = training::Precision::kFloat64;
+  recipe.microbatches = c.microbatches;
+  const ir::Graph step =
+      training::build_training_step(*frontends::zoo_model(c.model), recipe).value();
+  planners::PlanRequest request{.step = step};
+  request.recipe = recipe;
+  request.cluster = cluster::load_cluster("local:" + std::to_string(c.ranks)).value();
+  const cost::CostModel cost(request.cluster, {});
+  const auto parts = planners::segments(step, cost, static_cast<std::size_t>(c.groups));
+  constexpr std::int64_t kSteps = 7;
+  constexpr std::int64_t kRuns = 2;
+  const planners::StageCut cut{
+      c.schedule,
+      false,
+      c.groups,
+      planners::stages_of_segments(step, parts, planners::balanced_starts(parts, c.groups)),
+      kSteps};
+  planners::StagePlans stage_plans(request, *planners::find_planner(c.inside).value());
+  const auto planned = stage_plans.plan(cut);
+  ASSERT_TRUE(planned.has_value()) << planned.error().text();
+  const auto program = lower::lower_pipeline(step, planned->plan, [](const plan::Plan&) {
+    return [](const sharding::ReshardStep&, const ir::TensorType&) { return 1.0; };
+  });
+  ASSERT_TRUE(program.has_value()) << program.error().text();
+  const std::vector<std::int64_t> bounds = lookup_bounds(step);
+  const auto input = [&](ir::ValueId value, std::int64_t number) {
+    return random_input(step, value, bounds[value.index()], 1, number, 0);
+  };
+  const Delayed truth = train_delayed(step, planned->plan, *program, kRuns, input);
+  std::vector<Bytes> largest(static_cast<std::size_t>(c.groups), 0);
+  std::mutex mutex;
+  run_ranks(c.ranks, [&](std::int64_t rank, GroupSource& groups) {
+    const auto run = PipelineTrainer::create({*program, rank, 1, &groups, {}});
+    ASSERT_TRUE(run.has_value()) << run.error().text();
+    ASSERT_EQ((*run)->steps_a_run(), kSteps);
+    for (std::int64_t r = 0; r < kRuns; ++r) {
+      (*run)->reset_peak();
+      const Result<double> loss = (*run)->run_step([&](ir::ValueId value, std::int64_t microbatch) {
+        return input(value, r * program->schedule.microbatches + microbatch);
+      });
+      ASSERT_TRUE(loss.has_value()) << loss.error().text();
+      EXPECT_NEAR(*loss, truth.losses[static_cast<std::size_t>(r)], 1e-9);
+    }
+    const std::lock_guard lock(mutex);
+    Bytes& peak = largest[static_cast<std::size_t>(program->device_of_rank(rank))];
+    peak = std::max(peak, (*run)->memory().peak());
+    for (const LocatedPart& weight : (*run)->parameters()) {
+      if (weight.part.tensor.defined() && weight.part.spec.fully_replicated()) {
+        const at::Tensor& expected = truth.weights.at(weight.value);
+        EXPECT_LT(weight.part.tensor.sub(expected).abs().max().item<double>(), 1e-9)
+            << step.value(weight.value).name;
+      }
+    }
+  });
+  const auto simulated = sim::simulate_pipeline(
+      *program, request.cluster, planned->plan.pipeline->stages, {.overlap = false});
+  ASSERT_TRUE(simulated.has_value());
+  // Scalars that the step before has left are still there when a pass in flight is taken up again.
+  constexpr double kScalars = 64;
+  for (std::size_t group = 0; group < largest.size(); ++group) {
+    EXPECT_NEAR(static_cast<double>(largest[group]),
+                static_cast<double>(simulated->peak_bytes[group]),
+                kScalars);
+  }
+}
+
 constexpr const char* kMlp = "mlp:layers=4,hidden=16,batch=24";
+constexpr const char* kLlama =
+    "llama:layers=3,hidden=16,heads=2,kv_heads=1,ffn=32,seq=8,batch=8,vocab=32";
 constexpr const char* kGpt = "gpt:layers=3,hidden=16,heads=2,seq=8,batch=24,vocab=64";
 
 INSTANTIATE_TEST_SUITE_P(All,
@@ -133,6 +284,17 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{kGpt, "zb_h2", 2, 4, 4, 0, "zero3"},
                                          Case{kMlp, "zb_v", 2, 2, 4, 0, "dp", 2},
                                          Case{kGpt, "zb_v", 2, 4, 4, 1.0, "megatron", 2}),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         Asynchronous,
+                         testing::Values(Case{kMlp, "pipedream", 2, 2, 1},
+                                         Case{kMlp, "pipedream", 4, 4, 1},
+                                         Case{kMlp, "pipedream", 2, 4, 1},
+                                         Case{kMlp, "pipedream_2bw", 2, 2, 2},
+                                         Case{kMlp, "pipedream_2bw", 3, 3, 4},
+                                         Case{kLlama, "pipedream", 3, 3, 1},
+                                         Case{kLlama, "pipedream_2bw", 2, 4, 4}),
                          name_of);
 
 }  // namespace

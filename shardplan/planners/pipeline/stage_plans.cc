@@ -262,7 +262,8 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   plan.graph_hash = ir::structural_hash(request_.step);
   plan.recipe = request_.recipe;
   plan.cluster = request_.cluster;
-  plan.pipeline = plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, cut.weights_later, {}};
+  plan.pipeline =
+      plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, cut.weights_later, cut.steps, {}};
   const Bytes limit = memory_limit(request_);
   std::vector<Bytes> limits(staged.stages.size(), limit);
   Candidate best;

@@ -30,6 +30,7 @@ struct StageCut {
   bool weights_later = false;   ///< of a schedule with the backward pass in two parts
   int groups = 1;               ///< of devices, of equal size
   std::vector<int> stage_of{};  ///< by op of the step, see training::split_into_stages
+  std::int64_t steps = 1;       ///< without a flush, of an asynchronous schedule
 };
 
 /// The stage of every op, when stage i has the segments from starts[i] (starts[0] = 0) to the next.
