@@ -69,7 +69,7 @@ struct Pipeline {
   /// Steps that an asynchronous schedule takes without a flush; 1: of a synchronous one.
   std::int64_t steps = 1;
   /// Of the stages' own steps (training/stages.h), on the devices of one group.
-  std::vector<Plan> stages{};
+  std::vector<Plan> stages;
 };
 
 /// Who computes which piece of which tensor: a strategy for every op of the training step, a layout
