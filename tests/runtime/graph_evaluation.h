@@ -144,7 +144,7 @@ class StrategyCheck {
     for (const cluster::DeviceMesh& mesh : meshes_) {
       ShardedOp run(op, operands, mesh, tolerance(op));
       const std::vector<sharding::Strategy> all = sharding::enumerate_strategies(run.map(), mesh);
-      const std::size_t last = last_that_cuts(all, mesh);
+      const std::size_t last = last_that_cuts(all, run.map(), mesh);
       for (std::size_t s = 0; s < all.size(); ++s) {
         if (!again || (results.empty() && s == last)) {
           try_one(run, all[s], mesh, op, where);
@@ -209,18 +209,27 @@ class StrategyCheck {
     return out;
   }
 
+  /// One that cuts the op on all axes of the mesh; along no sum where there is such a one: logits
+  /// of a million that are equal (of networks whose weights are all the same) stay so then.
   static std::size_t last_that_cuts(const std::vector<sharding::Strategy>& all,
+                                    const ops::AxisMap& map,
                                     const cluster::DeviceMesh& mesh) {
+    std::size_t any = 0;
     for (std::size_t s = all.size(); s-- > 0;) {
       bool cuts = true;
+      bool free = true;
       for (int m = 0; m < static_cast<int>(mesh.axes.size()); ++m) {
-        cuts = cuts && all[s].at(m) >= 0;
+        const int choice = all[s].at(m);
+        cuts = cuts && choice >= 0;
+        free =
+            free && cuts && map.axes[static_cast<std::size_t>(choice)].role == ops::AxisRole::kFree;
       }
-      if (cuts) {
+      if (free) {
         return s;
       }
+      any = any == 0 && cuts ? s : any;
     }
-    return 0;
+    return any;
   }
 
   static std::string key(const OpInstance& op, const Tensors& operands) {
