@@ -9,6 +9,8 @@
 #include "shardplan/cli/planning.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/planners/evaluate.h"
+#include "shardplan/planners/pipeline/step_layers.h"
+#include "shardplan/problem/layer_graph_json.h"
 #include "shardplan/problem/strategy_graph_json.h"
 #include "shardplan/solvers/class_elimination.h"
 #include "shardplan/solvers/exact.h"
@@ -24,6 +26,7 @@ struct Options {
   PlanningOptions planning{};
   std::string memory{};
   std::string output{};
+  bool layers = false;
 };
 
 /// The choices of a node in words: what each mesh axis does to the op, or how a parameter lies.
@@ -132,7 +135,51 @@ class RowSearch {
   std::vector<problem::Moment> moments_;
 };
 
+/// The model as the planners of pipelines see it: docs/layer_graph.md.
+Result<int> write_layers(const Options& options, const Session& session) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const Bytes limit, read_memory(options.memory));
+  SHARDPLAN_RETURN_IF_ERROR(require(options.output, "problem", "a file to write, -o FILE"));
+  if (!options.planning.mesh.empty()) {
+    return invalid_input("layers have choices for all degrees, and no mesh", "--mesh");
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const Planning planning, read_planning("problem", options.planning));
+  planners::PlanRequest request{.step = planning.step};
+  request.recipe = planning.recipe;
+  request.cluster = planning.cluster;
+  request.memory_limit = limit;
+  SHARDPLAN_ASSIGN_OR_RETURN(planners::StepLayers made, planners::layers_of(request));
+  problem::LayerGraph& graph = made.graph;
+  graph.name = fmt::format("{} on {}", planning.model, planning.cluster.name);
+  SHARDPLAN_RETURN_IF_ERROR(write_file(options.output, problem::to_json(graph)));
+  std::size_t choices = 0;
+  for (const problem::Layer& layer : graph.layers) {
+    choices += layer.choices.size();
+  }
+  if (session.json) {
+    nlohmann::ordered_json object;
+    object["file"] = options.output;
+    object["layers"] = graph.layers.size();
+    object["edges"] = graph.edges.size();
+    object["choices"] = choices;
+    print_json(object);
+    return 0;
+  }
+  clear_progress();
+  fmt::print("problem   {}\n", graph.name);
+  fmt::print("size      {} layers with {} choices · {} edges\n",
+             graph.layers.size(),
+             choices,
+             graph.edges.size());
+  fmt::print("wrote     {}  solve it: shardplan solve {} --planner piper\n",
+             options.output,
+             options.output);
+  return 0;
+}
+
 Result<int> write_problem(const Options& options, const Session& session) {
+  if (options.layers) {
+    return write_layers(options, session);
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(Bytes limit, read_memory(options.memory));
   SHARDPLAN_RETURN_IF_ERROR(require(options.planning.mesh, "problem", "a --mesh"));
   SHARDPLAN_RETURN_IF_ERROR(require(options.output, "problem", "a file to write, -o FILE"));
@@ -182,6 +229,9 @@ Action add_problem(CLI::App& app) {
                  options->memory,
                  "limit of each device, such as 20GiB; default: the device's memory");
   app.add_option("-o,--output", options->output, "file for the problem");
+  app.add_flag("--layers",
+               options->layers,
+               "the graph of layers that planners of pipelines cut, instead of one mesh's problem");
   return [options](const Session& session) { return write_problem(*options, session); };
 }
 

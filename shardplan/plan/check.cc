@@ -288,10 +288,27 @@ Status check_pipeline(const Plan& plan, const ir::Graph& step) {
   return {};
 }
 
+/// So many devices in one level, with the links of the outermost level.
+cluster::Cluster joined_by_outer_links(const cluster::Cluster& whole, std::int64_t devices) {
+  cluster::Cluster part = whole;
+  const auto outer = std::find_if(whole.levels.begin(),
+                                  whole.levels.end(),
+                                  [](const cluster::LinkLevel& level) { return level.fanout > 1; });
+  part.levels = {*outer};
+  part.levels.front().fanout = devices;
+  part.levels.front().collective_curves.clear();
+  part.name = std::to_string(devices) + " of " + whole.name;
+  return part;
+}
+
 }  // namespace
 
 Result<cluster::Cluster> stage_cluster(const cluster::Cluster& whole, std::int64_t devices) {
-  SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part, cluster::part_of(whole, devices));
+  Result<cluster::Cluster> filled = cluster::part_of(whole, devices);
+  if (!filled && devices >= 1 && devices < whole.device_count()) {
+    filled = joined_by_outer_links(whole, devices);
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part, std::move(filled));
   // part_of() makes processes faster when there are fewer on the machine; here there are not.
   part.device = whole.device;
   return part;

@@ -93,8 +93,9 @@ struct Plan {
   Prediction prediction{};
 };
 
-/// The cluster of one stage: so many devices of the whole one, each as fast as there. Errors: see
-/// cluster::part_of.
+/// The cluster of one stage: so many devices of the whole one, each as fast as there. Where they
+/// do not fill groups of its levels (12 of dgx-a100:2), all of them are taken to be joined by links
+/// of the outermost level. Errors: more devices than there are.
 [[nodiscard]] Result<cluster::Cluster> stage_cluster(const cluster::Cluster& whole,
                                                      std::int64_t devices);
 

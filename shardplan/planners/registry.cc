@@ -5,6 +5,7 @@
 
 #include "shardplan/planners/intra/expert.h"
 #include "shardplan/planners/intra/map2023.h"
+#include "shardplan/planners/pipeline/published.h"
 #include "shardplan/planners/pipeline/shardplan.h"
 #include "shardplan/planners/planner.h"
 #include "shardplan/support/text.h"
@@ -16,6 +17,8 @@ const std::vector<PlannerInfo>& registry() {
     std::vector<PlannerInfo> all{map_planner(), shardplan_planner()};
     const std::vector<PlannerInfo> experts = expert_planners();
     all.insert(all.end(), experts.begin(), experts.end());
+    const std::vector<PlannerInfo> published = published_planners();
+    all.insert(all.end(), published.begin(), published.end());
     return all;
   }();
   return planners;

@@ -176,6 +176,18 @@ class CompareTest(CommandLineTest):
             if planner["takes"] == "model":
                 self.assertIn(planner["name"], text)
 
+    def test_published_planners_of_pipelines(self):
+        gpt = "gpt:layers=4,hidden=64,heads=4,seq=32,batch=8,vocab=128"
+        words = ("compare", gpt, "--microbatches", "4", "--planners", "gpipe,piper,pipedream,dp")
+        text = self.succeed(*words, "--cluster", "local:4")
+        rows = {line.split()[0]: line for line in text.splitlines() if line}
+        self.assertIn("4 stages, gpipe", rows["gpipe"])
+        for planner in ("gpipe", "piper", "pipedream"):
+            self.assertIn("fits", rows[planner])
+        text = self.succeed(*words, "--cluster", "local:1")
+        self.assertIn("gpipe: one device has no stages", text)
+        self.assertIn("piper: one device has no stages", text)
+
     def test_none_fits(self):
         done = self.run_program(
             "compare", MLP, "--cluster", "local:2", "--planners", "dp,zero1", "--memory", "1KiB"

@@ -47,6 +47,22 @@ class RunTest(CommandLineTest):
                 self.assertAlmostEqual(measured[0] / predicted, 1, delta=0.01)
                 self.assertLessEqual(max(measured), measured[0] * 1.001)
 
+    def test_published_planners_of_pipelines(self):
+        gpt = "gpt:layers=4,hidden=64,heads=4,seq=16,batch=8,vocab=128"
+        for planner in ("gpipe", "piper"):
+            with self.subTest(planner=planner):
+                words = ("--cluster", "local:4", "--microbatches", "4", "--precision", "fp64")
+                self.succeed("plan", gpt, *words, "--planner", planner, "-o", "plan.json")
+                report = self.succeed_json(
+                    "run", "plan.json", "--verify", "--steps", "2", "--oversubscribe"
+                )
+                self.assertIs(report["ok"], True)
+                self.assertLess(report["max_relative_error"], 1e-9)
+                for predicted, measured in zip(
+                    report["predicted_peak_bytes"], report["measured_peak_bytes"]
+                ):
+                    self.assertAlmostEqual(measured / predicted, 1, delta=0.01)
+
     def test_one_rank_needs_no_launcher(self):
         self.make_plan("plan.json", MLP, "local:1")
         report = self.succeed_json("run", "plan.json", "--verify", "--steps", "1")

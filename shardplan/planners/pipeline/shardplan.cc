@@ -4,8 +4,9 @@
 // for every number of groups that divides the devices, into stages of equal kernel time under 1F1B,
 // each stage with the best expert plan on its group within what the schedule leaves of the memory;
 // the times that the stages have in the simulation weigh their segments for the next cut. The other
-// schedules are tried for the numbers of groups that came out best, and `map` plans the stages of
-// the best few of all. The simulator has the last word.
+// schedules are tried for the numbers of groups that came out best, `map` plans the stages of the
+// best few of all, and the plans of published methods (published.h) are candidates as well. The
+// simulator has the last word.
 //
 // Bound: no device computes faster than its peak allows, so no plan takes less than the FLOPs of
 // the step over all devices' rate; with `map`'s own bound where one group is all there is.
@@ -22,6 +23,7 @@
 #include "shardplan/ops/op.h"
 #include "shardplan/planners/experts.h"
 #include "shardplan/planners/intra/map2023.h"
+#include "shardplan/planners/pipeline/published.h"
 #include "shardplan/planners/pipeline/stage_plans.h"
 
 namespace shardplan::planners {
@@ -121,6 +123,7 @@ class Search {
       }
     }
     polish();
+    try_published();
     Proof proof;
     proof.step_lower_bound = compute_bound(request_);
     return conclude(request_, "shardplan", candidates_, memory_limit(request_), proof, budget_);
@@ -191,6 +194,24 @@ class Search {
       if (starts == before) {
         return;
       }
+    }
+  }
+
+  /// The plans of published methods, so that none of them is ahead. Not that of the one that takes
+  /// seconds for an answer that dnn_partitioning_dp has exactly.
+  void try_published() {
+    if (request_.cluster.device_count() < 2) {
+      return;
+    }
+    const Result<StepLayers> layers = layers_of(request_);
+    for (std::size_t m = 0; layers && m < layer_planners().size() && !budget_.exhausted(); ++m) {
+      if (layer_planners()[m].name == "dnn_partitioning_ip") {
+        continue;
+      }
+      PublishedOutcome outcome =
+          plan_published(layer_planners()[m], request_, *layers, by_map_, budget_);
+      std::move(
+          outcome.candidates.begin(), outcome.candidates.end(), std::back_inserter(candidates_));
     }
   }
 

@@ -24,18 +24,6 @@ using ir::Phase;
 /// The rounds in which limits of stages are lowered.
 constexpr int kRounds = 4;
 
-Seconds kernel_seconds(const ir::Graph& step, OpId id, const cost::CostModel& cost) {
-  const ir::Op& op = step.op(id);
-  const ops::OpDef& def = ops::get(op.name);
-  if (def.view) {
-    return 0;
-  }
-  const ops::OpTypes types = ops::op_types(step, id);
-  const Bytes bytes = lower::memory_traffic(ops::axis_map(step, id), types.inputs, types.results);
-  return cost.kernel(
-      cost::kernel_of(def, types.inputs, types.results, ops::flops(step, id), bytes));
-}
-
 std::string text_of(const ir::Attribute& attribute) {
   return std::visit(
       [](const auto& value) {
@@ -90,8 +78,11 @@ std::string shape_of(const ir::Graph& stage, const std::vector<std::string>& blo
 
 class StagePlanner {
  public:
-  StagePlanner(const PlanRequest& request, const PlannerInfo& inside, cluster::Cluster part)
-      : request_(request), inside_(inside), part_(std::move(part)) {}
+  StagePlanner(const PlanRequest& request,
+               const PlannerInfo& inside,
+               cluster::Cluster part,
+               std::optional<cluster::DeviceMesh> mesh)
+      : request_(request), inside_(inside), part_(std::move(part)), mesh_(std::move(mesh)) {}
 
   Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit, const Budget& budget) {
     const std::vector<std::string> blocks = plan::blocks_of(stage);
@@ -111,6 +102,7 @@ class StagePlanner {
     of_stage.recipe = request_.recipe;
     of_stage.cluster = part_;
     of_stage.memory_limit = limit;
+    of_stage.mesh = mesh_;
     of_stage.max_mesh_axes = request_.max_mesh_axes;
     of_stage.time_limit = budget.remaining();
     of_stage.seed = request_.seed;
@@ -131,6 +123,7 @@ class StagePlanner {
   const PlanRequest& request_;
   const PlannerInfo& inside_;
   cluster::Cluster part_;
+  std::optional<cluster::DeviceMesh> mesh_;
   std::map<std::pair<std::string, Bytes>, Known> known_;
 };
 
@@ -154,7 +147,31 @@ bool lower_limits(const plan::Plan& plan,
   return lowered;
 }
 
+/// Sets what is recomputed to those of the blocks that the stage has.
+void recompute_only(const std::vector<std::string>& blocks,
+                    const ir::Graph& stage,
+                    plan::Plan& plan) {
+  plan.recompute.clear();
+  for (const std::string& block : plan::blocks_of(stage)) {
+    if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) {
+      plan.recompute.push_back({block, plan::Recompute::kWhole});
+    }
+  }
+}
+
 }  // namespace
+
+Seconds kernel_seconds(const ir::Graph& step, OpId id, const cost::CostModel& cost) {
+  const ir::Op& op = step.op(id);
+  const ops::OpDef& def = ops::get(op.name);
+  if (def.view) {
+    return 0;
+  }
+  const ops::OpTypes types = ops::op_types(step, id);
+  const Bytes bytes = lower::memory_traffic(ops::axis_map(step, id), types.inputs, types.results);
+  return cost.kernel(
+      cost::kernel_of(def, types.inputs, types.results, ops::flops(step, id), bytes));
+}
 
 std::vector<Segment> segments(const ir::Graph& step,
                               const cost::CostModel& cost,
@@ -238,13 +255,27 @@ StagePlans::StagePlans(const PlanRequest& request, const PlannerInfo& inside)
     : request_(request), inside_(inside) {}
 StagePlans::~StagePlans() = default;
 
+Result<StagePlanner*> StagePlans::planner(const StageShape& shape) {
+  const PlannerInfo& inside = shape.inside != nullptr ? *shape.inside : inside_;
+  std::unique_ptr<StagePlanner>& planner =
+      planners_[Kind(shape.devices,
+                     inside.name,
+                     shape.mesh ? "on " + cluster::to_string(*shape.mesh) : std::string())];
+  if (planner == nullptr) {
+    SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part,
+                               plan::stage_cluster(request_.cluster, shape.devices));
+    planner = std::make_unique<StagePlanner>(request_, inside, std::move(part), shape.mesh);
+  }
+  return planner.get();
+}
+
 Result<Candidate> StagePlans::plan(const StageCut& cut) {
   return plan(cut, Budget(request_));
 }
 
 Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   const std::int64_t devices = request_.cluster.device_count();
-  if (cut.groups < 1 || devices % cut.groups != 0) {
+  if (cut.shapes.empty() && (cut.groups < 1 || devices % cut.groups != 0)) {
     return invalid_input(
         fmt::format("{} devices cannot be cut into {} equal groups", devices, cut.groups),
         "pipeline");
@@ -252,11 +283,14 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   SHARDPLAN_ASSIGN_OR_RETURN(
       const training::StagedStep staged,
       training::split_into_stages(request_.step, cut.stage_of, cut.weights_later));
-  std::unique_ptr<StagePlanner>& planner = planners_[cut.groups];
-  if (planner == nullptr) {
-    SHARDPLAN_ASSIGN_OR_RETURN(cluster::Cluster part,
-                               plan::stage_cluster(request_.cluster, devices / cut.groups));
-    planner = std::make_unique<StagePlanner>(request_, inside_, std::move(part));
+  std::vector<StageShape> shapes = cut.shapes;
+  if (shapes.empty()) {
+    shapes.assign(staged.stages.size(), StageShape{devices / cut.groups, nullptr, {}});
+  }
+  if (shapes.size() != staged.stages.size()) {
+    return invalid_input(
+        fmt::format("{} stages are cut, {} have devices", staged.stages.size(), shapes.size()),
+        "pipeline");
   }
   plan::Plan plan;
   plan.graph_hash = ir::structural_hash(request_.step);
@@ -270,15 +304,20 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   for (int round = 0; round < kRounds; ++round) {
     plan.pipeline->stages.clear();
     for (std::size_t s = 0; s < staged.stages.size(); ++s) {
+      SHARDPLAN_ASSIGN_OR_RETURN(StagePlanner* const by, planner(shapes[s]));
       SHARDPLAN_ASSIGN_OR_RETURN(plan::Plan stage,
-                                 planner->plan(staged.stages[s].graph, limits[s], budget));
+                                 by->plan(staged.stages[s].graph, limits[s], budget));
+      if (cut.recompute) {
+        recompute_only(*cut.recompute, staged.stages[s].graph, stage);
+      }
       plan.pipeline->stages.push_back(std::move(stage));
     }
     SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request_.step));
     if (round == 0 || now.simulation.peak_bytes < best.simulation.peak_bytes) {
       best = std::move(now);
     }
-    if (best.simulation.peak_bytes <= limit || !lower_limits(plan, best, limit, limits)) {
+    if (best.simulation.peak_bytes <= limit || cut.recompute ||
+        !lower_limits(plan, best, limit, limits)) {
       break;
     }
   }

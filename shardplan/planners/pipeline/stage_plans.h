@@ -2,7 +2,9 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "shardplan/planners/evaluate.h"
@@ -24,13 +26,29 @@ struct Segment {
                                             const cost::CostModel& cost,
                                             std::size_t least);
 
+/// Seconds of the whole kernel of an op on one device; 0 for views.
+[[nodiscard]] Seconds kernel_seconds(const ir::Graph& step,
+                                     ir::OpId id,
+                                     const cost::CostModel& cost);
+
+/// What a method says of one stage.
+struct StageShape {
+  std::int64_t devices = 1;
+  const PlannerInfo* inside = nullptr;        ///< plans the stage; null: the one of StagePlans
+  std::optional<cluster::DeviceMesh> mesh{};  ///< nothing: the choice of `inside`
+};
+
 /// How a step is cut, before its stages are planned.
 struct StageCut {
   std::string schedule = "1f1b";
   bool weights_later = false;   ///< of a schedule with the backward pass in two parts
-  int groups = 1;               ///< of devices, of equal size
+  int groups = 1;               ///< of devices
   std::vector<int> stage_of{};  ///< by op of the step, see training::split_into_stages
   std::int64_t steps = 1;       ///< without a flush, of an asynchronous schedule
+  /// By stage; the devices of a group's stages are equal. Empty: groups of equal size.
+  std::vector<StageShape> shapes{};
+  /// The blocks that run again, all of them whole; nothing: those that `inside` chooses.
+  std::optional<std::vector<std::string>> recompute{};
 };
 
 /// The stage of every op, when stage i has the segments from starts[i] (starts[0] = 0) to the next.
@@ -63,9 +81,13 @@ class StagePlans {
   [[nodiscard]] Result<Candidate> plan(const StageCut& cut, const Budget& budget);
 
  private:
+  /// Devices, planner inside, mesh.
+  using Kind = std::tuple<std::int64_t, std::string, std::string>;
+  [[nodiscard]] Result<class StagePlanner*> planner(const StageShape& shape);
+
   const PlanRequest& request_;
   const PlannerInfo& inside_;
-  std::map<int, std::unique_ptr<class StagePlanner>> planners_;  ///< by number of groups
+  std::map<Kind, std::unique_ptr<class StagePlanner>> planners_;
 };
 
 }  // namespace shardplan::planners
