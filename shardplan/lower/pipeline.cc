@@ -227,6 +227,9 @@ Result<PipelineProgram> lower_pipeline(const ir::Graph& step,
                                        const plan::Plan& plan,
                                        const PriceOf& price,
                                        const LowerOptions& options) {
+  if (!plan.pipeline) {
+    return invalid_input("the plan is no pipeline", "lower");
+  }
   const plan::Pipeline& pipeline = *plan.pipeline;
   SHARDPLAN_ASSIGN_OR_RETURN(
       training::StagedStep staged,

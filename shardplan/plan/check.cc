@@ -257,8 +257,7 @@ Status check_graph_hash(const Plan& plan, const ir::Graph& step) {
 
 namespace {
 
-Status check_pipeline(const Plan& plan, const ir::Graph& step) {
-  const Pipeline& pipeline = *plan.pipeline;
+Status check_pipeline(const Plan& plan, const Pipeline& pipeline, const ir::Graph& step) {
   SHARDPLAN_ASSIGN_OR_RETURN(
       const training::StagedStep staged,
       training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later));
@@ -272,7 +271,7 @@ Status check_pipeline(const Plan& plan, const ir::Graph& step) {
   for (std::size_t s = 0; s < staged.stages.size(); ++s) {
     if (Status status = check(pipeline.stages[s], staged.stages[s].graph); !status) {
       const std::string place = "pipeline / stages / " + std::to_string(s);
-      Error error = std::move(status).error();
+      const Error& error = status.error();
       return at(error, error.location.empty() ? place : place + " / " + error.location);
     }
     devices += pipeline.stages[s].mesh.size();
@@ -317,7 +316,7 @@ Result<cluster::Cluster> stage_cluster(const cluster::Cluster& whole, std::int64
 Status check(const Plan& plan, const ir::Graph& step) {
   SHARDPLAN_RETURN_IF_ERROR(check_graph_hash(plan, step));
   if (plan.pipeline) {
-    return check_pipeline(plan, step);
+    return check_pipeline(plan, *plan.pipeline, step);
   }
   SHARDPLAN_RETURN_IF_ERROR(check_mesh(plan.mesh, plan.cluster));
   if (plan.recipe.microbatches != step.microbatches) {

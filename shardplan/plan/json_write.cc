@@ -126,8 +126,7 @@ void write_choices(const Plan& plan, const ir::Graph& step, ordered_json& out) {
 }
 
 /// The stage of a forward op is that of the nearest op before it which the cut names.
-ordered_json write_pipeline(const Plan& plan, const ir::Graph& step) {
-  const Pipeline& pipeline = *plan.pipeline;
+ordered_json write_pipeline(const Pipeline& pipeline, const ir::Graph& step) {
   ordered_json out;
   out["schedule"] = pipeline.schedule;
   out["groups"] = pipeline.devices;
@@ -178,7 +177,7 @@ std::string to_json(const Plan& plan, const ir::Graph& step) {
   out["cluster"] = write_cluster(plan.cluster);
   out["prediction"] = write_prediction(plan.prediction);
   if (plan.pipeline) {
-    out["pipeline"] = write_pipeline(plan, step);
+    out["pipeline"] = write_pipeline(*plan.pipeline, step);
   } else {
     write_choices(plan, step, out);
   }

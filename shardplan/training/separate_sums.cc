@@ -153,6 +153,7 @@ class Separator {
     }
     op.source = old.source.valid() ? ops_[old.source.index()] : OpId{};
     std::vector<ir::TensorType> types;
+    types.reserve(old.outputs.size());
     for (const ValueId output : old.outputs) {
       types.push_back(step_.type(output));
     }

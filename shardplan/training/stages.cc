@@ -526,6 +526,7 @@ class StageBuilder {
     }
     op.source = from.source.valid() ? ops_[from.source.index()] : OpId{};
     std::vector<ir::TensorType> types;
+    types.reserve(from.outputs.size());
     for (const ValueId output : from.outputs) {
       types.push_back(step_.type(output));
     }
@@ -657,6 +658,7 @@ Result<StagedStep> split_into_stages(const ir::Graph& step,
   }
   const Separated separated = separate_sums(step, whole.stages());
   std::vector<int> stages;
+  stages.reserve(separated.op_of.size());
   for (const OpId op : separated.op_of) {
     stages.push_back(op.valid() ? forward_stage[op.index()] : 0);
   }

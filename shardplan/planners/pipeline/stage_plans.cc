@@ -131,13 +131,13 @@ namespace {
 
 /// Takes what the pipeline adds to a stage's own peak (other microbatches in flight, messages) off
 /// the limits of stages in groups that are over theirs; false when there is nothing to take off.
-bool lower_limits(const plan::Plan& plan,
+bool lower_limits(const std::vector<plan::Plan>& stages,
                   const Candidate& now,
                   Bytes limit,
                   std::vector<Bytes>& limits) {
   bool lowered = false;
   for (std::size_t s = 0; s < limits.size(); ++s) {
-    const Bytes own = plan.pipeline->stages[s].prediction.peak_bytes;
+    const Bytes own = stages[s].prediction.peak_bytes;
     const Bytes over = now.stage_peaks[s] - limit;
     if (over > 0 && own > over) {
       limits[s] = std::min(limits[s], own) - over;
@@ -317,7 +317,7 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
       best = std::move(now);
     }
     if (best.simulation.peak_bytes <= limit || cut.recompute ||
-        !lower_limits(plan, best, limit, limits)) {
+        !lower_limits(plan.pipeline->stages, best, limit, limits)) {
       break;
     }
   }
