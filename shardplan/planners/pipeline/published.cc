@@ -176,7 +176,7 @@ class Publication {
                         part.devices()));
       }
       first += part.devices();
-      SHARDPLAN_ASSIGN_OR_RETURN(StageShape shape, expert_shape(part.copies, part.degree));
+      SHARDPLAN_ASSIGN_OR_RETURN(const StageShape shape, expert_shape(part.copies, part.degree));
       cut.shapes.push_back(traits_.map_inside ? StageShape{shape.devices, nullptr, {}} : shape);
       for (const int layer : part.layers) {
         const Segment& segment = layers_.segments[static_cast<std::size_t>(layer)];
