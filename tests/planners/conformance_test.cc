@@ -15,7 +15,7 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (const PlannerInfo& planner : registry()) {
+  for (const PlannerInfo& planner : planners_of_steps()) {
     for (const char* model :
          {"mlp:layers=3,hidden=64,batch=16",
           "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8,vocab=96",
@@ -99,7 +99,7 @@ TEST_P(Map, IsNeverBehindAnExpert) {
       request.memory_limit =
           static_cast<Bytes>(part * static_cast<double>(free.best.prediction.peak_bytes));
       const PlanResult best = plan_with("map", request);
-      for (const PlannerInfo& planner : registry()) {
+      for (const PlannerInfo& planner : planners_of_steps()) {
         const PlanResult other = plan_with(std::string(planner.name), request);
         if (other.status == SearchStatus::kInfeasible || other.best.pipeline) {
           continue;

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "planners_testing.h"
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/planners/planner.h"
 #include "shardplan/sim/certificate.h"
@@ -91,7 +92,7 @@ TEST(Overlap, KeepsPeakWorkAndOrderForEveryPlanner) {
     ASSERT_TRUE(forward.has_value());
     Result<ir::Graph> step = training::build_training_step(*forward, recipe);
     ASSERT_TRUE(step.has_value());
-    for (const PlannerInfo& planner : registry()) {
+    for (const PlannerInfo& planner : planners_of_steps()) {
       SCOPED_TRACE(std::string(planner.name) + ", " + std::to_string(microbatches));
       const Result<PlanResult> found =
           planner.plan({.step = *step, .recipe = recipe, .cluster = *machines});

@@ -4,8 +4,11 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "shardplan/frontends/frontends.h"
+#include "shardplan/planners/layer_planner.h"
+#include "shardplan/planners/planner.h"
 #include "shardplan/training/training.h"
 
 namespace shardplan::planners {
@@ -16,6 +19,17 @@ inline ir::Graph step_of(const std::string& model) {
   auto step = training::build_training_step(*graph, {});
   EXPECT_TRUE(step) << step.error().text();
   return std::move(*step);
+}
+
+/// The registry without the published planners of layer graphs, which have tests of their own.
+inline std::vector<PlannerInfo> planners_of_steps() {
+  std::vector<PlannerInfo> out;
+  for (const PlannerInfo& planner : registry()) {
+    if (!find_layer_planner(planner.name)) {
+      out.push_back(planner);
+    }
+  }
+  return out;
 }
 
 }  // namespace shardplan::planners
