@@ -259,7 +259,7 @@ Result<LoadedPlan> load_plan(const std::string& path, const LoadPlanOptions& opt
 Result<Predicted> predict(const LoadedPlan& loaded, bool timeline) {
   const sim::SimOptions options{.timeline = timeline, .overlap = !loaded.plan.cluster.local};
   Predicted out;
-  if (!loaded.pipeline) {
+  if (!loaded.pipeline || !loaded.plan.pipeline) {
     out.simulation =
         sim::simulate(loaded.program, loaded.step, cost_model_of(loaded.plan), options);
     out.peak_bytes.assign(static_cast<std::size_t>(loaded.ranks()), out.simulation.peak_bytes);

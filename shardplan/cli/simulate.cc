@@ -34,7 +34,7 @@ nlohmann::ordered_json to_object(const Predicted& predicted) {
 Result<int> simulate(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.plan, "simulate", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(options.plan));
-  if (loaded.pipeline && !options.trace.empty()) {
+  if (loaded.plan.pipeline && !options.trace.empty()) {
     return Error{ErrorCode::kUnsupported,
                  "there is no trace of a pipeline; draw its schedule with: shardplan schedule " +
                      loaded.plan.pipeline->schedule,

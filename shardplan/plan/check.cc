@@ -269,7 +269,7 @@ Status check_pipeline(const Plan& plan, const Pipeline& pipeline, const ir::Grap
   }
   std::int64_t devices = 0;
   for (std::size_t s = 0; s < staged.stages.size(); ++s) {
-    if (Status status = check(pipeline.stages[s], staged.stages[s].graph); !status) {
+    if (const Status status = check(pipeline.stages[s], staged.stages[s].graph); !status) {
       const std::string place = "pipeline / stages / " + std::to_string(s);
       const Error& error = status.error();
       return at(error, error.location.empty() ? place : place + " / " + error.location);

@@ -14,7 +14,9 @@ namespace shardplan::planners {
 
 namespace {
 
-Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
+Result<Candidate> evaluate_pipeline(const plan::Plan& plan,
+                                    const std::vector<plan::Plan>& stages,
+                                    const ir::Graph& step) {
   const lower::PriceOf price = [](const plan::Plan& stage) -> sharding::StepPrice {
     return [cost = cost::CostModel(stage.cluster, stage.mesh)](const sharding::ReshardStep& move,
                                                                const ir::TensorType& type) {
@@ -25,9 +27,8 @@ Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
                              lower::lower_pipeline(step, plan, price));
   sim::SimOptions options;
   options.overlap = !plan.cluster.local;
-  SHARDPLAN_ASSIGN_OR_RETURN(
-      sim::PipelineSimulation simulated,
-      sim::simulate_pipeline(program, plan.cluster, plan.pipeline->stages, options));
+  SHARDPLAN_ASSIGN_OR_RETURN(sim::PipelineSimulation simulated,
+                             sim::simulate_pipeline(program, plan.cluster, stages, options));
   Candidate candidate;
   candidate.simulation = std::move(simulated.step);
   for (int stage = 0; stage < program.schedule.stages; ++stage) {
@@ -37,10 +38,11 @@ Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
   for (const sim::StageTimes& stage : simulated.stage_times) {
     candidate.stage_seconds.push_back(stage.forward + stage.backward);
   }
-  plan.prediction.step_seconds = candidate.simulation.step_seconds;
-  plan.prediction.additive_seconds = candidate.simulation.additive_seconds;
-  plan.prediction.peak_bytes = candidate.simulation.peak_bytes;
-  candidate.plan = std::move(plan);
+  candidate.plan = plan;
+  plan::Prediction& prediction = candidate.plan.prediction;
+  prediction.step_seconds = candidate.simulation.step_seconds;
+  prediction.additive_seconds = candidate.simulation.additive_seconds;
+  prediction.peak_bytes = candidate.simulation.peak_bytes;
   return candidate;
 }
 
@@ -48,7 +50,7 @@ Result<Candidate> evaluate_pipeline(plan::Plan plan, const ir::Graph& step) {
 
 Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step) {
   if (plan.pipeline) {
-    return evaluate_pipeline(std::move(plan), step);
+    return evaluate_pipeline(plan, plan.pipeline->stages, step);
   }
   const cost::CostModel cost(plan.cluster, plan.mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(

@@ -615,6 +615,7 @@ std::vector<LocatedPart> Executor::parameters() const {
 
 std::vector<LocatedPart> Executor::trained_gradients() const {
   std::vector<LocatedPart> parts;
+  parts.reserve(gradients_.size());
   for (const auto& [parameter, part] : gradients_) {
     parts.push_back({parameter, part, &program_.mesh, first_rank_});
   }

@@ -30,6 +30,7 @@ Result<std::unique_ptr<Messenger>> Messenger::create(const lower::PipelineProgra
   std::unique_ptr<Messenger> made(new Messenger(program, rank));
   made->find_pieces();
   std::vector<Channel> channels;
+  channels.reserve(program.links.size());
   for (const lower::Link& link : program.links) {
     channels.emplace_back(link.from, link.to);
   }
@@ -172,7 +173,7 @@ void Messenger::receive(int message, const at::Tensor& part) {
   const auto m = static_cast<std::size_t>(message);
   std::vector<Transfer> transfers;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
-  Line& in = *line(message);
+  const Line& in = *line(message);
   for (const lower::Piece& piece : receives_[m]) {
     const at::Tensor into = box_of(part, received_part_[m], piece.box);
     if (piece.sender == rank_) {

@@ -73,7 +73,7 @@ Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSou
   if (stale) {
     executor.exchange_weights(task.weight_version);
   }
-  const Result<double> loss = run_pass(task, of_stage);
+  Result<double> loss = run_pass(task, of_stage);
   if (stale) {
     executor.exchange_weights(task.weight_version);
   }
