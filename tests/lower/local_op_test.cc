@@ -25,7 +25,7 @@ struct Cut {
                     map,
                     ops::op_types(graph, id),
                     node.attributes,
-                    *sharding::layouts(map, strategy, mesh),
+                    sharding::layouts(map, strategy, mesh).value_or(sharding::OpLayouts{}),
                     mesh);
   }
 };
@@ -42,7 +42,7 @@ TEST(LocalOp, HasItsPartWithWhatItsWindowsNeed) {
 }
 
 TEST(LocalOp, GetsNothingWhereWindowsFitTheParts) {
-  ir::Graph graph = *ir::parse(R"(graph "fit" microbatches=1
+  const ir::Graph graph = *ir::parse(R"(graph "fit" microbatches=1
 %0 = input "x" f32[1,2,12,8]
 %1 = avg_pool(%0) {ceil=false, count_padding=true, kernel=[2,2], padding=[0,0], stride=[2,2]} : f32[1,2,6,4]
 %2 = sum(%1) {dims=[0,1,2,3], keepdim=false} : f32[]

@@ -86,7 +86,7 @@ void expect_whole(const Schedule& schedule) {
 TEST(Schedule, SeveralStagesADevice) {
   for (int p = 1; p <= 8; ++p) {
     for (int v = 1; v <= 4; ++v) {
-      for (std::int64_t m = 1; m <= 3 * p; ++m) {
+      for (std::int64_t m = 1; m <= std::int64_t{3} * p; ++m) {
         const Schedule breadth = make("breadth_first", with_chunks(shape(p, m), v));
         expect_whole(breadth);
         EXPECT_EQ(breadth.channel_capacity,
@@ -160,7 +160,7 @@ TEST(Schedule, AsynchronousOnesKeepTheWeightVersionsPublished) {
                   std::min<std::int64_t>(p - i, m));
         EXPECT_EQ(pipedream.weight_versions[static_cast<std::size_t>(i)], p - i);
       }
-      if (m >= 2 * p && p > 1) {  // not one version less
+      if (m >= std::int64_t{2} * p && p > 1) {  // not one version less
         --pipedream.weight_versions[0];
         EXPECT_NE(error_of(pipedream), "");
       }
@@ -187,10 +187,21 @@ TEST(Schedule, AsynchronousOnesKeepTheWeightVersionsPublished) {
   EXPECT_EQ(versions, "000010121223");
 }
 
+/// Two microbatches' forward passes of a stage follow each other.
+void expect_forward_pairs(const Schedule& doubled) {
+  for (const std::vector<Task>& tasks : doubled.tasks) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].work == Work::kForward && tasks[i].microbatch % 2 == 0) {
+        EXPECT_EQ(tasks[i + 1], (Task{Work::kForward, tasks[i].stage, tasks[i].microbatch + 1}));
+      }
+    }
+  }
+}
+
 TEST(Schedule, ChimeraBalancesWhatIsInFlight) {
   for (int d = 2; d <= 12; d += 2) {
     for (int f = 1; f <= d / 2; ++f) {
-      for (std::int64_t m = 1; m <= 3 * d; ++m) {
+      for (std::int64_t m = 1; m <= std::int64_t{3} * d; ++m) {
         ScheduleShape asked = shape(d, m);
         asked.pipelines = 2 * f;
         if (d / 2 % f != 0) {
@@ -218,14 +229,7 @@ TEST(Schedule, ChimeraBalancesWhatIsInFlight) {
         }
         const Schedule doubled = make("chimera", asked);
         expect_whole(doubled);
-        for (const std::vector<Task>& tasks : doubled.tasks) {
-          for (std::size_t i = 0; i < tasks.size(); ++i) {
-            if (tasks[i].work == Work::kForward && tasks[i].microbatch % 2 == 0) {
-              EXPECT_EQ(tasks[i + 1],
-                        (Task{Work::kForward, tasks[i].stage, tasks[i].microbatch + 1}));
-            }
-          }
-        }
+        expect_forward_pairs(doubled);
       }
     }
   }

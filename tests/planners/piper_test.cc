@@ -180,7 +180,10 @@ class Table {
   }
 
   double least(unsigned set, int k, int s) {
-    double value = s > 0 ? best_[{set, k, s - 1}] : kInfinity;  // s is a bound
+    double value = kInfinity;
+    if (s > 0) {
+      value = best_[{set, k, s - 1}];  // s is a bound
+    }
     for (const unsigned below : sets_) {
       if ((below & set) != below || below == set) {
         continue;

@@ -71,9 +71,12 @@ LayerGraph random_placement(std::mt19937& random, int layers) {
   }
   if (layers > 4 && chance(random) < 0.5) {
     // The last layer runs the first one's backward pass.
-    graph.layers.back().placement->backward = true;
-    graph.layers.back().placement->color = 7;
-    graph.layers.front().placement->color = 7;
+    for (problem::Layer* const layer : {&graph.layers.front(), &graph.layers.back()}) {
+      problem::LayerPlacement placement = layer->placement.value_or(problem::LayerPlacement{});
+      placement.color = 7;
+      placement.backward = layer == &graph.layers.back();
+      layer->placement = placement;
+    }
   }
   return graph;
 }
@@ -112,11 +115,10 @@ double best_placement(const LayerGraph& graph, const LayerMachines& machines, bo
   }
 }
 
-/// The same over chains of downsets of the forward layers, by dp[c][f][I]; no backward layers.
-double best_in_a_row(const LayerGraph& graph, const LayerMachines& machines) {
-  const auto layers = static_cast<unsigned>(graph.layers.size());
+/// Sets of layers with all layers before them.
+std::vector<unsigned> downsets_of(const LayerGraph& graph) {
   std::vector<unsigned> sets;
-  for (unsigned set = 0; set < 1U << layers; ++set) {
+  for (unsigned set = 0; set < 1U << graph.layers.size(); ++set) {
     if (std::all_of(graph.edges.begin(), graph.edges.end(), [&](const auto& edge) {
           return ((set >> static_cast<unsigned>(edge.target)) & 1U) == 0 ||
                  ((set >> static_cast<unsigned>(edge.source)) & 1U) != 0;
@@ -124,54 +126,73 @@ double best_in_a_row(const LayerGraph& graph, const LayerMachines& machines) {
       sets.push_back(set);
     }
   }
-  const auto load = [&](unsigned part, bool cpu) {
-    double sum = 0;
-    double bytes = 0;
-    for (unsigned v = 0; v < layers; ++v) {
-      const problem::Layer& layer = graph.layers[v];
-      const bool inside = ((part >> v) & 1U) != 0;
-      bool crosses = false;
-      double transfer = 0;
-      for (const auto& edge : graph.edges) {
-        if (edge.source == static_cast<int>(v)) {
-          const bool target = ((part >> static_cast<unsigned>(edge.target)) & 1U) != 0;
-          crosses = crosses || target != inside;
-          transfer = *edge.transfer_time;
-        }
-      }
-      if (cpu) {
-        sum += inside ? layer.placement->cpu_time : 0;
-        continue;
-      }
-      sum += (inside ? layer.choices.front().time : 0) + (crosses ? transfer : 0);
-      bytes += inside ? layer.choices.front().constant_bytes : 0;
-      if (inside && !layer.placement->on_accelerator) {
-        return kInfinity;
-      }
+  return sets;
+}
+
+/// Time of moving a layer's output into or out of a part; 0 where it stays on its side.
+double transfer_of(const LayerGraph& graph, unsigned v, unsigned part) {
+  const bool inside = ((part >> v) & 1U) != 0;
+  double transfer = 0;
+  for (const auto& edge : graph.edges) {
+    const bool target = ((part >> static_cast<unsigned>(edge.target)) & 1U) != 0;
+    if (edge.source == static_cast<int>(v) && target != inside) {
+      transfer = edge.transfer_time.value_or(0);
     }
-    return !cpu && machines.memory_bytes > 0 && bytes > machines.memory_bytes ? kInfinity : sum;
-  };
+  }
+  return transfer;
+}
+
+double load_of(const LayerGraph& graph, const LayerMachines& machines, unsigned part, bool cpu) {
+  double sum = 0;
+  double bytes = 0;
+  for (unsigned v = 0; v < static_cast<unsigned>(graph.layers.size()); ++v) {
+    const problem::Layer& layer = graph.layers[v];
+    const problem::LayerPlacement placement = layer.placement.value_or(problem::LayerPlacement{});
+    const bool inside = ((part >> v) & 1U) != 0;
+    if (cpu) {
+      sum += inside ? placement.cpu_time : 0;
+      continue;
+    }
+    sum += (inside ? layer.choices.front().time : 0) + transfer_of(graph, v, part);
+    bytes += inside ? layer.choices.front().constant_bytes : 0;
+    if (inside && !placement.on_accelerator) {
+      return kInfinity;
+    }
+  }
+  return !cpu && machines.memory_bytes > 0 && bytes > machines.memory_bytes ? kInfinity : sum;
+}
+
+/// The same over chains of downsets of the forward layers, by dp[c][f][I]; no backward layers.
+double best_in_a_row(const LayerGraph& graph, const LayerMachines& machines) {
+  const std::vector<unsigned> sets = downsets_of(graph);
+  const auto cpus = static_cast<unsigned>(machines.cpus);
+  const auto devices = static_cast<unsigned>(machines.devices);
   std::map<std::vector<unsigned>, double> best;
+  const auto step = [&](unsigned set, unsigned below, unsigned c, unsigned f) {
+    double least = kInfinity;
+    if (c > 0) {
+      least = std::max(best[{below, c - 1, f}], load_of(graph, machines, set & ~below, true));
+    }
+    if (f > 0) {
+      least = std::min(
+          least, std::max(best[{below, c, f - 1}], load_of(graph, machines, set & ~below, false)));
+    }
+    return least;
+  };
   for (const unsigned set : sets) {
-    for (unsigned c = 0; c <= static_cast<unsigned>(machines.cpus); ++c) {
-      for (unsigned f = 0; f <= static_cast<unsigned>(machines.devices); ++f) {
+    for (unsigned c = 0; c <= cpus; ++c) {
+      for (unsigned f = 0; f <= devices; ++f) {
         double least = set == 0 ? 0 : kInfinity;
         for (const unsigned below : sets) {
           if (set != 0 && (below & set) == below && below != set) {
-            if (c > 0) {
-              least = std::min(least, std::max(best[{below, c - 1, f}], load(set & ~below, true)));
-            }
-            if (f > 0) {
-              least = std::min(least, std::max(best[{below, c, f - 1}], load(set & ~below, false)));
-            }
+            least = std::min(least, step(set, below, c, f));
           }
         }
         best[{set, c, f}] = least;
       }
     }
   }
-  return best[{
-      sets.back(), static_cast<unsigned>(machines.cpus), static_cast<unsigned>(machines.devices)}];
+  return best[{sets.back(), cpus, devices}];
 }
 
 TEST(DnnPartitioning, EqualsThePapersTable) {
