@@ -27,7 +27,9 @@ TEST(Halo, HasTheRowsOfTheExampleInItsHeader) {
 /// kernel makes of so many windows holds the own rows.
 TEST(Halo, HasWhateverAnOwnRowMeets) {
   std::mt19937 random(7);
-  const auto upto = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % n); };
+  const auto upto = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
   for (int round = 0; round < 3000; ++round) {
     Halo halo{
         .kernel = 1 + upto(4), .stride = 1 + upto(4), .padding = upto(5), .dilation = 1 + upto(3)};

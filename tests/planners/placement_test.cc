@@ -159,7 +159,10 @@ double load_of(const LayerGraph& graph, const LayerMachines& machines, unsigned 
       return kInfinity;
     }
   }
-  return !cpu && machines.memory_bytes > 0 && bytes > machines.memory_bytes ? kInfinity : sum;
+  if (!cpu && machines.memory_bytes > 0 && bytes > machines.memory_bytes) {
+    return kInfinity;
+  }
+  return sum;
 }
 
 /// The same over chains of downsets of the forward layers, by dp[c][f][I]; no backward layers.
@@ -200,8 +203,10 @@ TEST(DnnPartitioning, EqualsThePapersTable) {
   for (int round = 0; round < 80; ++round) {
     LayerGraph graph = random_placement(random, 3 + round % 5);
     for (problem::Layer& layer : graph.layers) {
-      layer.placement->backward = false;
-      layer.placement->color.reset();
+      problem::LayerPlacement placement = layer.placement.value_or(problem::LayerPlacement{});
+      placement.backward = false;
+      placement.color.reset();
+      layer.placement = placement;
     }
     LayerMachines asked;
     asked.devices = 1 + static_cast<int>(random() % 3);
@@ -285,7 +290,10 @@ double least_block(const std::vector<double>& times, std::size_t from, int block
     for (std::size_t i = from; i < times.size(); ++i) {
       sum += times[i];
     }
-    return from < times.size() ? sum : kInfinity;
+    if (from >= times.size()) {
+      return kInfinity;
+    }
+    return sum;
   }
   double best = kInfinity;
   for (std::size_t i = from; i < times.size(); ++i) {

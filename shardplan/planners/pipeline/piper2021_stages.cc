@@ -181,8 +181,8 @@ const StageCosts::Ranking& StageCosts::ranking(std::size_t t, std::int64_t y) {
   if (known.size() <= index) {
     known.resize(index + 1);
   }
-  if (known[index].has_value()) {
-    return known[index].value();
+  if (const std::optional<Ranking>& there = known[index]; there) {
+    return *there;
   }
   const std::vector<Node>& nodes = by_degree_[t].nodes;
   std::vector<Saving> savings(nodes.size());
