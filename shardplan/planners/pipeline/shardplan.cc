@@ -1,6 +1,6 @@
 // shardplan: our own planner of hybrids.
 //
-// The idea in five lines: `map` without a pipeline is the first candidate. Then the step is cut,
+// The idea in five lines: `map` without a pipeline is one candidate. The step is cut,
 // for every number of groups that divides the devices, into stages of equal kernel time under 1F1B,
 // each stage with the best expert plan on its group within what the schedule leaves of the memory;
 // the times that the stages have in the simulation weigh their segments for the next cut. The other
@@ -100,11 +100,6 @@ class Search {
         cost_(request.cluster, {}) {}
 
   Result<PlanResult> run() {
-    SHARDPLAN_ASSIGN_OR_RETURN(PlanResult whole, inside_.plan(request_));
-    Candidate first;
-    first.plan = std::move(whole.best);
-    first.simulation = std::move(whole.simulation);
-    candidates_.push_back(std::move(first));
     const std::int64_t devices = request_.cluster.device_count();
     std::vector<int> groups;
     for (int g = 2; g <= devices && g <= request_.step.microbatches * kMostStages; ++g) {
@@ -112,16 +107,16 @@ class Search {
         groups.push_back(g);
       }
     }
-    for (const int g : groups) {
-      try_cuts(g, kSchedules[0]);
+    // From the smallest groups on, whose stages are planned in least time.
+    for (auto g = groups.rbegin(); g != groups.rend(); ++g) {
+      try_cuts(*g, kSchedules[0], 1);
     }
     for (const int g : best_groups()) {
       for (const ScheduleChoice& schedule : kSchedules) {
-        if (schedule.name != kSchedules[0].name) {
-          try_cuts(g, schedule);
-        }
+        try_cuts(g, schedule, kCuts);
       }
     }
+    SHARDPLAN_RETURN_IF_ERROR(try_without_stages());
     polish();
     try_published();
     Proof proof;
@@ -130,6 +125,18 @@ class Search {
   }
 
  private:
+  /// Within what is left of the time, but always: stages may be impossible.
+  Status try_without_stages() {
+    PlanRequest request = request_;
+    request.time_limit = budget_.remaining();
+    SHARDPLAN_ASSIGN_OR_RETURN(PlanResult whole, inside_.plan(request));
+    Candidate candidate;
+    candidate.plan = std::move(whole.best);
+    candidate.simulation = std::move(whole.simulation);
+    candidates_.push_back(std::move(candidate));
+    return {};
+  }
+
   /// More stages than this for each microbatch are idle most of the time.
   static constexpr std::int64_t kMostStages = 2;
 
@@ -166,14 +173,14 @@ class Search {
 
   /// Shapes that a schedule does not have, and cuts that the step does not allow, are no
   /// candidates.
-  void try_cuts(int groups, const ScheduleChoice& schedule) {
+  void try_cuts(int groups, const ScheduleChoice& schedule, int rounds) {
     const int count = groups * schedule.chunks;
     std::vector<Segment> parts = segments(request_.step, cost_, static_cast<std::size_t>(count));
     if (parts.size() < static_cast<std::size_t>(count)) {
       return;
     }
     std::vector<std::size_t> starts = balanced_starts(parts, count);
-    for (int round = 0; round < kCuts && !budget_.exhausted(); ++round) {
+    for (int round = 0; round < rounds && !budget_.exhausted(); ++round) {
       budget_.control().report("stages", -1);
       const StageCut cut{std::string(schedule.name),
                          schedule.weights_later,
