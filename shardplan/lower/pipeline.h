@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "shardplan/lower/program.h"
@@ -49,6 +52,62 @@ struct PipelineProgram {
   [[nodiscard]] std::int64_t room(const Link& link) const {
     return schedule.channel_capacity * std::max(1, std::abs(link.to - link.from));
   }
+};
+
+/// What was sent and may not have been taken, by channel: kept until the next task that sends there
+/// begins to, or longer where the channel has more room. The simulator and the runtime keep
+/// messages by this one rule; `Sent` is what holds the tensor's memory.
+template <class Sent>
+class Outbox {
+ public:
+  explicit Outbox(const PipelineProgram& program) : program_(program) {}
+
+  /// What follows belongs to another task. Not `bounded`: any number may wait (the update's).
+  void begin_task(bool bounded) {
+    ++task_;
+    bounded_ = bounded;
+  }
+  /// Makes room in the link's channel: gives those that must have been taken to `taken`.
+  template <class Taken>
+  void make_room(const Link& link, const Taken& taken) {
+    std::deque<Entry>& channel = channels_[{link.from, link.to}];
+    while (bounded_ && tasks_before(channel) >= program_.room(link)) {
+      taken(channel.front().sent);
+      channel.pop_front();
+    }
+  }
+  void keep(const Link& link, Sent sent) {
+    channels_[{link.from, link.to}].push_back({task_, std::move(sent)});
+  }
+  /// Gives all to `taken`.
+  template <class Taken>
+  void clear(const Taken& taken) {
+    for (auto& [stages, channel] : channels_) {
+      for (Entry& entry : channel) {
+        taken(entry.sent);
+      }
+      channel.clear();
+    }
+  }
+
+ private:
+  struct Entry {
+    std::int64_t task = 0;
+    Sent sent;
+  };
+  [[nodiscard]] std::int64_t tasks_before(const std::deque<Entry>& channel) const {
+    std::int64_t tasks = 0;
+    for (std::size_t i = 0; i < channel.size(); ++i) {
+      const bool another = i == 0 || channel[i].task != channel[i - 1].task;
+      tasks += another && channel[i].task != task_ ? 1 : 0;
+    }
+    return tasks;
+  }
+
+  const PipelineProgram& program_;
+  std::map<std::pair<int, int>, std::deque<Entry>> channels_{};  ///< by stages
+  std::int64_t task_ = 0;
+  bool bounded_ = true;
 };
 
 /// The first step of Program::microbatch that belongs to the backward pass.

@@ -83,6 +83,19 @@ bool has_parts(const Schedule& schedule) {
   });
 }
 
+WeightUses::WeightUses(const std::vector<Task>& tasks) {
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    if (tasks[t].work != Work::kUpdate) {
+      last_[{tasks[t].stage, tasks[t].weight_version}] = t;
+    }
+  }
+}
+
+bool WeightUses::after(std::size_t task, int stage, std::int64_t version) const {
+  const auto last = last_.find({stage, version});
+  return last != last_.end() && last->second > task;
+}
+
 Result<const ScheduleInfo*> find_schedule(std::string_view name) {
   std::vector<std::string> names;
   for (const ScheduleInfo& info : schedules()) {

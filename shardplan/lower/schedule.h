@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardplan/support/result.h"
@@ -118,6 +121,17 @@ struct ScheduleInfo {
 [[nodiscard]] Status check(const Schedule& schedule, std::int64_t channel_capacity);
 /// With the schedule's own capacity.
 [[nodiscard]] Status check(const Schedule& schedule);
+
+/// Which weights later passes of a device compute with, in an asynchronous schedule.
+class WeightUses {
+ public:
+  explicit WeightUses(const std::vector<Task>& tasks);
+  /// Whether a pass of `stage` behind task number `task` computes with its weights of this version.
+  [[nodiscard]] bool after(std::size_t task, int stage, std::int64_t version) const;
+
+ private:
+  std::map<std::pair<int, std::int64_t>, std::size_t> last_{};  ///< task, by stage and version
+};
 
 /// The most microbatches that each device holds between a forward pass and the end of its (last)
 /// backward pass, counted in passes of one stage (of a device with several stages: all of them).

@@ -112,12 +112,7 @@ Messenger::Line* Messenger::line(int message) {
   return &lines_.at({link.from, link.to});
 }
 
-void Messenger::begin_task(bool bounded) {
-  ++task_;
-  bounded_ = bounded;
-}
-
-void Messenger::wait_for(Sent& sent) {
+void Messenger::wait_for(const Sent& sent) {
   if (sent.thread != nullptr) {
     sent.thread->wait(sent.number);
   }
@@ -126,20 +121,7 @@ void Messenger::wait_for(Sent& sent) {
 void Messenger::send(int message, const at::Tensor& part) {
   const auto m = static_cast<std::size_t>(message);
   const lower::Link& link = program_.links[m];
-  std::deque<Sent>& waiting = waiting_[{link.from, link.to}];
-  const auto room = static_cast<std::size_t>(program_.room(link));
-  const auto tasks_waiting = [&] {
-    std::size_t tasks = 0;
-    for (std::size_t i = 0; i < waiting.size(); ++i) {
-      tasks +=
-          waiting[i].task != task_ && (i == 0 || waiting[i].task != waiting[i - 1].task) ? 1 : 0;
-    }
-    return tasks;
-  };
-  while (bounded_ && tasks_waiting() >= room) {
-    wait_for(waiting.front());
-    waiting.pop_front();
-  }
+  sent_.make_room(link, wait_for);
   Line& out = *line(message);
   std::vector<lower::Piece> abroad;
   for (const lower::Piece& piece : sends_[m]) {
@@ -149,7 +131,7 @@ void Messenger::send(int message, const at::Tensor& part) {
       abroad.push_back(piece);
     }
   }
-  Sent sent{task_, 0, nullptr, part};
+  Sent sent{0, nullptr, part};
   if (!abroad.empty()) {
     sent.thread = out.thread.get();
     sent.number = out.thread->start(
@@ -166,7 +148,7 @@ void Messenger::send(int message, const at::Tensor& part) {
           group->transfer({}, transfers);
         });
   }
-  waiting.push_back(std::move(sent));
+  sent_.keep(link, std::move(sent));
 }
 
 void Messenger::receive(int message, const at::Tensor& part) {
@@ -201,12 +183,7 @@ void Messenger::receive(int message, const at::Tensor& part) {
 }
 
 void Messenger::finish() {
-  for (auto& [channel, waiting] : waiting_) {
-    for (Sent& sent : waiting) {
-      wait_for(sent);
-    }
-    waiting.clear();
-  }
+  sent_.clear(wait_for);
 }
 
 }  // namespace shardplan::runtime

@@ -29,7 +29,7 @@ class Messenger {
 
   /// What follows belongs to another task of the schedule. `bounded`: at most as many tasks'
   /// messages wait on a channel as the schedule says; else any number (the update's).
-  void begin_task(bool bounded);
+  void begin_task(bool bounded) { sent_.begin_task(bounded); }
   /// Hands this rank's part to the ranks that need some of it. Throws PeerLost of an earlier send.
   void send(int message, const at::Tensor& part);
   /// Fills this rank's part. Throws PeerLost.
@@ -39,11 +39,10 @@ class Messenger {
 
  private:
   Messenger(const lower::PipelineProgram& program, std::int64_t rank)
-      : program_(program), rank_(rank) {}
+      : program_(program), rank_(rank), sent_(program) {}
 
   using Channel = std::pair<int, int>;  ///< stages
   struct Sent {
-    std::int64_t task = 0;
     std::uint64_t number = 0;
     Background* thread = nullptr;  ///< null: nothing is sent to other ranks
     at::Tensor part{};
@@ -54,7 +53,7 @@ class Messenger {
   };
   [[nodiscard]] Line* line(int message);
   void find_pieces();
-  void wait_for(Sent& sent);
+  static void wait_for(const Sent& sent);
 
   const lower::PipelineProgram& program_;
   std::int64_t rank_;
@@ -63,9 +62,7 @@ class Messenger {
   std::vector<std::vector<sharding::Range>> sent_part_{};  ///< by message: this rank's part
   std::vector<std::vector<sharding::Range>> received_part_{};
   std::map<int, std::deque<at::Tensor>> to_itself_{};  ///< by message: a later stage of this rank
-  std::map<Channel, std::deque<Sent>> waiting_{};
-  std::int64_t task_ = 0;
-  bool bounded_ = true;
+  lower::Outbox<Sent> sent_;
   std::map<Channel, Line> lines_{};  ///< last: its threads use tensors
 };
 

@@ -31,7 +31,6 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
   }
   const int here = program_.device_of_rank(rank_);
   update_runs_ = lower::update_runs(program_, here);
-  find_last_uses();
   std::vector<int> mine;
   for (int stage = 0; stage < program_.schedule.stages; ++stage) {
     if (program_.device_of(stage) == here) {
@@ -112,7 +111,7 @@ Result<double> PipelineTrainer::run_step(const InputSource& inputs) {
       SHARDPLAN_ASSIGN_OR_RETURN(const double of_task, run_task(tasks[t], inputs));
       loss += of_task;
     } else if (!program_.schedule.synchronous) {
-      SHARDPLAN_RETURN_IF_ERROR(run_stale_update(t));
+      SHARDPLAN_RETURN_IF_ERROR(run_stale_update(t, tasks[t].stage));
     }
   }
   if (program_.schedule.synchronous) {
@@ -141,21 +140,15 @@ Status PipelineTrainer::run_updates() {
 }
 
 /// Keeps the old weights as long as a later pass computes with them.
-Status PipelineTrainer::run_stale_update(std::size_t task) {
-  const auto device = static_cast<std::size_t>(program_.device_of_rank(rank_));
-  const int stage = program_.schedule.tasks[device][task].stage;
+Status PipelineTrainer::run_stale_update(std::size_t task, int stage) {
   Executor& executor = *stages_.at(stage);
   std::int64_t& version = version_[stage];
-  const auto still_used = [&](std::int64_t v) {
-    const auto last = last_use_.find({stage, v});
-    return last != last_use_.end() && last->second > task;
-  };
   for (std::int64_t old = 0; old < version; ++old) {
-    if (!still_used(old)) {
+    if (!uses_.after(task, stage, old)) {
       executor.drop_weights(old);
     }
   }
-  if (still_used(version)) {
+  if (uses_.after(task, stage, version)) {
     executor.stash_weights(version);
   }
   messenger_->begin_task(false);
@@ -163,16 +156,6 @@ Status PipelineTrainer::run_stale_update(std::size_t task) {
   executor.clear_accumulators();
   ++version;
   return {};
-}
-
-void PipelineTrainer::find_last_uses() {
-  const auto device = static_cast<std::size_t>(program_.device_of_rank(rank_));
-  const std::vector<lower::Task>& tasks = program_.schedule.tasks[device];
-  for (std::size_t t = 0; t < tasks.size(); ++t) {
-    if (tasks[t].work != lower::Work::kUpdate) {
-      last_use_[{tasks[t].stage, tasks[t].weight_version}] = t;
-    }
-  }
 }
 
 std::int64_t PipelineTrainer::steps_a_run() const {

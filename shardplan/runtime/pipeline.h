@@ -43,13 +43,14 @@ class PipelineTrainer final : public Trainer {
 
  private:
   PipelineTrainer(const lower::PipelineProgram& program, std::int64_t rank)
-      : program_(program), rank_(rank) {}
+      : program_(program),
+        rank_(rank),
+        uses_(program.schedule.tasks[static_cast<std::size_t>(program.device_of_rank(rank))]) {}
   Status set_up(const PipelineSetup& setup);
   Result<double> run_task(const lower::Task& task, const InputSource& inputs);
   Result<double> run_pass(const lower::Task& task, const InputSource& of_stage);
   Status run_updates();
-  Status run_stale_update(std::size_t task);
-  void find_last_uses();
+  Status run_stale_update(std::size_t task, int stage);
   [[nodiscard]] double loss_everywhere(double mine) const;
   /// What a stage of this or another rank holds, with the values of the whole step.
   [[nodiscard]] LocatedPart located(int stage, const lower::Resident& resident) const;
@@ -63,8 +64,8 @@ class PipelineTrainer final : public Trainer {
   std::map<int, std::unique_ptr<Executor>> stages_{};  ///< of this rank
   bool lost_a_peer_ = false;
   // Of an asynchronous schedule:
-  std::map<std::pair<int, std::int64_t>, std::size_t> last_use_{};  ///< by stage and version: task
-  std::map<int, std::int64_t> version_{};                           ///< by stage: the newest
+  lower::WeightUses uses_;
+  std::map<int, std::int64_t> version_{};  ///< by stage: the newest
   std::int64_t steps_done_ = 0;
 };
 

@@ -1,7 +1,6 @@
 #include "shardplan/sim/pipeline.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -43,7 +42,8 @@ Seconds wire_seconds(const PipelineProgram& program, const cluster::Cluster& clu
 /// The bytes of one group of devices, task by task.
 class GroupMemory {
  public:
-  GroupMemory(const PipelineProgram& program, int group) : program_(program), group_(group) {
+  GroupMemory(const PipelineProgram& program, int group)
+      : program_(program), group_(group), sent_(program) {
     for (int stage = 0; stage < program.schedule.stages; ++stage) {
       if (program.device_of(stage) == group) {
         const auto s = static_cast<std::size_t>(stage);
@@ -55,8 +55,10 @@ class GroupMemory {
   }
 
   void run(const std::vector<Task>& tasks) {
-    for (const Task& task : tasks) {
-      ++task_;
+    const lower::WeightUses uses(tasks);
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      const Task& task = tasks[t];
+      sent_.begin_task(task.work != Work::kUpdate);
       const auto s = static_cast<std::size_t>(task.stage);
       const Program& program = program_.programs[s];
       ProgramMemory& memory = *stages_.at(task.stage);
@@ -72,7 +74,7 @@ class GroupMemory {
           break;
         case Work::kUpdate:
           if (!program_.schedule.synchronous) {
-            stash(tasks, static_cast<std::size_t>(&task - tasks.data()));
+            stash(uses, t, task.stage);
             run_steps(task, program.update, 0, program.update.size());
           }
           break;
@@ -87,7 +89,7 @@ class GroupMemory {
           break;
       }
     }
-    ++task_;
+    sent_.begin_task(false);
     for (const lower::UpdateRun& run : program_.schedule.synchronous
                                            ? lower::update_runs(program_, group_)
                                            : std::vector<lower::UpdateRun>()) {
@@ -96,31 +98,18 @@ class GroupMemory {
                 run.begin,
                 run.end);
     }
-    waiting_.clear();
+    sent_.clear([](const std::shared_ptr<Charge>&) {});
   }
   [[nodiscard]] const MemoryMeter& meter() const { return meter_; }
 
  private:
-  using Channel = std::pair<int, int>;
-  struct Sent {
-    std::int64_t task = 0;
-    std::shared_ptr<Charge> part;
-  };
-
   /// Old weights stay until no later pass computes with them (runtime/pipeline.cc).
-  void stash(const std::vector<Task>& tasks, std::size_t at) {
-    const int stage = tasks[at].stage;
-    const auto still_used = [&](std::int64_t version) {
-      return std::any_of(
-          tasks.begin() + static_cast<std::ptrdiff_t>(at) + 1, tasks.end(), [&](const Task& task) {
-            return task.stage == stage && task.work != Work::kUpdate &&
-                   task.weight_version == version;
-          });
-    };
+  void stash(const lower::WeightUses& uses, std::size_t task, int stage) {
     auto& stashed = stashed_[stage];
-    std::erase_if(stashed, [&](const auto& entry) { return !still_used(entry.first); });
+    std::erase_if(stashed,
+                  [&](const auto& entry) { return !uses.after(task, stage, entry.first); });
     std::int64_t& version = version_[stage];
-    if (still_used(version)) {
+    if (uses.after(task, stage, version)) {
       const auto s = static_cast<std::size_t>(stage);
       const ir::Graph& graph = program_.stages[s].graph;
       Bytes bytes = 0;
@@ -148,37 +137,20 @@ class GroupMemory {
       memory.run(steps[i]);
       if (steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send") {
         const auto message = graph.op(steps[i].op).attributes.integer("message");
-        send(program_.links[static_cast<std::size_t>(message)],
-             memory.storage(steps[i].inputs[0]),
-             task.work != Work::kUpdate);
+        const Link& link = program_.links[static_cast<std::size_t>(message)];
+        sent_.make_room(link, [](const std::shared_ptr<Charge>&) {});
+        sent_.keep(link, memory.storage(steps[i].inputs[0]));
       }
     }
-  }
-
-  void send(const Link& link, std::shared_ptr<Charge> part, bool bounded) {
-    std::deque<Sent>& waiting = waiting_[{link.from, link.to}];
-    const auto tasks_waiting = [&] {
-      std::int64_t tasks = 0;
-      for (std::size_t i = 0; i < waiting.size(); ++i) {
-        tasks +=
-            waiting[i].task != task_ && (i == 0 || waiting[i].task != waiting[i - 1].task) ? 1 : 0;
-      }
-      return tasks;
-    };
-    while (bounded && tasks_waiting() >= program_.room(link)) {
-      waiting.pop_front();
-    }
-    waiting.push_back({task_, std::move(part)});
   }
 
   const PipelineProgram& program_;
   int group_;
   MemoryMeter meter_;  // outlives the charges
   std::map<int, std::unique_ptr<ProgramMemory>> stages_;
-  std::map<Channel, std::deque<Sent>> waiting_;
+  lower::Outbox<std::shared_ptr<Charge>> sent_;
   std::map<int, std::map<std::int64_t, std::shared_ptr<Charge>>> stashed_;  ///< by stage, version
   std::map<int, std::int64_t> version_;  ///< by stage: the newest
-  std::int64_t task_ = 0;
 };
 
 }  // namespace

@@ -63,6 +63,16 @@ void GraphCopy::keep(ir::OpId original) {
   record(original, to_.add_op(op_like(original), types.results));
 }
 
+std::vector<ir::ValueId> GraphCopy::originals() const {
+  std::vector<ir::ValueId> out(to_.values().size());
+  for (std::size_t v = 0; v < values_.size(); ++v) {
+    if (values_[v].valid()) {
+      out[values_[v].index()] = ir::ValueId(v);
+    }
+  }
+  return out;
+}
+
 ir::Graph GraphCopy::finish() && {
   for (const ir::ValueId output : from_.outputs) {
     to_.outputs.push_back(at(output));

@@ -21,6 +21,8 @@ class GraphCopy {
 
   /// What stands in the copy for a value of the original. Precondition: it has been copied.
   [[nodiscard]] ir::ValueId at(ir::ValueId original) const;
+  /// Whether something does.
+  [[nodiscard]] bool has(ir::ValueId original) const { return values_[original.index()].valid(); }
   void set(ir::ValueId original, ir::ValueId copy) { values_[original.index()] = copy; }
 
   /// An op with the name, attributes, layer, phase and source of the original on mapped operands.
@@ -29,6 +31,9 @@ class GraphCopy {
   Status append(ir::OpId original, ir::Op op);
   /// Appends an exact copy, with the original's result types.
   void keep(ir::OpId original);
+
+  /// By value of the copy: the value of the original that it stands for; invalid: none.
+  [[nodiscard]] std::vector<ir::ValueId> originals() const;
 
   /// Maps outputs and writes, and hands the graph over.
   [[nodiscard]] ir::Graph finish() &&;

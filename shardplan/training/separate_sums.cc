@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
-#include "shardplan/ops/op.h"
+#include "shardplan/training/graph_copy.h"
 
 namespace shardplan::training {
 namespace {
@@ -18,27 +19,10 @@ using ir::ValueId;
 class Separator {
  public:
   Separator(const ir::Graph& step, const std::vector<int>& stage_of)
-      : step_(step), stage_of_(stage_of) {}
+      : step_(step), stage_of_(stage_of), copy_(step) {}
 
   Separated run() {
     find_sums();
-    out_.step.name = step_.name;
-    out_.step.microbatches = step_.microbatches;
-    here_.resize(step_.values().size());
-    ops_.resize(step_.ops().size());
-    for (std::size_t v = 0; v < step_.values().size(); ++v) {
-      const ir::Value& value = step_.values()[v];
-      if (!value.producer.valid()) {
-        here_[v] = out_.step.add_value(value);
-        out_.value_of.push_back(ValueId(v));
-      }
-    }
-    for (std::size_t v = 0; v < out_.step.values().size(); ++v) {
-      ir::Value& value = out_.step.value(ValueId(v));
-      if (value.init_from.valid()) {
-        value.init_from = here_[value.init_from.index()];
-      }
-    }
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       if (step_.ops()[i].phase == Phase::kUpdate) {
         add_totals();
@@ -46,7 +30,8 @@ class Separator {
       if (const auto sum = sums_.find(OpId(i)); sum != sums_.end()) {
         add_parts(OpId(i), sum->second);
       } else if (!gone_[i]) {
-        copy(OpId(i));
+        copy_.keep(OpId(i));
+        out_.op_of.emplace_back(i);
       }
     }
     finish();
@@ -92,10 +77,9 @@ class Separator {
   }
 
   ValueId append(ir::Op op, const ir::TensorType& type) {
-    const OpId id = out_.step.add_op(std::move(op), {type});
+    const OpId id = copy_.to().add_op(std::move(op), {type});
     out_.op_of.emplace_back();
-    out_.value_of.emplace_back();
-    return out_.step.op(id).outputs[0];
+    return copy_.to().op(id).outputs[0];
   }
 
   ValueId add(ValueId a, ValueId b, Phase phase, const std::string& layer) {
@@ -104,7 +88,7 @@ class Separator {
     op.inputs = {a, b};
     op.phase = phase;
     op.layer = layer;
-    return append(std::move(op), out_.step.type(a));
+    return append(std::move(op), copy_.to().type(a));
   }
 
   void add_parts(OpId id, const Parts& parts) {
@@ -112,24 +96,23 @@ class Separator {
     const ValueId accumulator = old.inputs[0];
     std::vector<ValueId> sums;
     for (const auto& [stage, terms] : parts) {
-      ValueId sum = here_[terms.front().index()];
+      ValueId sum = copy_.at(terms.front());
       for (std::size_t t = 1; t < terms.size(); ++t) {
-        sum = add(sum, here_[terms[t].index()], Phase::kBackward, old.layer);
+        sum = add(sum, copy_.at(terms[t]), Phase::kBackward, old.layer);
       }
-      ValueId target = here_[accumulator.index()];
+      ValueId target = copy_.at(accumulator);
       if (!sums.empty()) {
         ir::Value value = step_.value(accumulator);
         value.name += fmt::format(".stage{}", stage);
-        target = out_.step.add_value(std::move(value));
-        out_.value_of.emplace_back();
+        target = copy_.to().add_value(std::move(value));
       }
       ir::Op op = old;
       op.inputs = {target, sum};
       op.outputs.clear();
       sums.push_back(append(std::move(op), step_.type(accumulator)));
-      out_.step.writes.push_back({target, sums.back()});
+      copy_.to().writes.push_back({target, sums.back()});
     }
-    written_[accumulator] = true;
+    written_.insert(accumulator);
     waiting_.push_back({old.outputs[0], std::move(sums), old.layer});
   }
 
@@ -139,51 +122,27 @@ class Separator {
       for (std::size_t p = 1; p < total.parts.size(); ++p) {
         sum = add(sum, total.parts[p], Phase::kUpdate, total.layer);
       }
-      here_[total.of.index()] = sum;
-      out_.value_of[sum.index()] = total.of;
-    }
-  }
-
-  void copy(OpId id) {
-    const ir::Op& old = step_.op(id);
-    ir::Op op = old;
-    op.outputs.clear();
-    for (ValueId& input : op.inputs) {
-      input = here_[input.index()];
-    }
-    op.source = old.source.valid() ? ops_[old.source.index()] : OpId{};
-    std::vector<ir::TensorType> types;
-    types.reserve(old.outputs.size());
-    for (const ValueId output : old.outputs) {
-      types.push_back(step_.type(output));
-    }
-    const OpId made = out_.step.add_op(std::move(op), types);
-    ops_[id.index()] = made;
-    out_.op_of.push_back(id);
-    for (std::size_t r = 0; r < old.outputs.size(); ++r) {
-      const ValueId result = out_.step.op(made).outputs[r];
-      here_[old.outputs[r].index()] = result;
-      out_.step.value(result).name = step_.value(old.outputs[r]).name;
-      out_.value_of.push_back(old.outputs[r]);
+      copy_.set(total.of, sum);
     }
   }
 
   void finish() {
+    ir::Graph& graph = copy_.to();
     for (const ValueId output : step_.outputs) {
-      out_.step.outputs.push_back(here_[output.index()]);
+      graph.outputs.push_back(copy_.at(output));
     }
     for (const ir::Write& write : step_.writes) {
-      if (written_.find(write.target) == written_.end()) {
-        out_.step.writes.push_back({here_[write.target.index()], here_[write.value.index()]});
+      if (!written_.contains(write.target)) {
+        graph.writes.push_back({copy_.at(write.target), copy_.at(write.value)});
       }
     }
     for (const ir::Write& gradient : step_.gradients) {
-      const ValueId target = here_[gradient.target.index()];
-      const ValueId value = here_[gradient.value.index()];
-      if (target.valid() && value.valid()) {
-        out_.step.gradients.push_back({target, value});
+      if (copy_.has(gradient.target) && copy_.has(gradient.value)) {
+        graph.gradients.push_back({copy_.at(gradient.target), copy_.at(gradient.value)});
       }
     }
+    out_.value_of = copy_.originals();
+    out_.step = std::move(graph);
   }
 
   struct Total {
@@ -196,9 +155,8 @@ class Separator {
   std::map<OpId, Parts> sums_;  ///< by accumulation
   std::vector<bool> gone_;      ///< by op: an addition that is taken apart
   Separated out_;
-  std::vector<ValueId> here_;        ///< by old value
-  std::vector<OpId> ops_;            ///< by old op
-  std::map<ValueId, bool> written_;  ///< accumulators whose writes are made
+  GraphCopy copy_;
+  std::set<ValueId> written_;  ///< accumulators whose writes are made
   std::vector<Total> waiting_;
 };
 

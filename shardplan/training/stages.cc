@@ -1,17 +1,19 @@
-// In three passes: Placement finds the stage of every op and the owner of every parameter; plan()
-// finds what each stage holds and which values cross; StageBuilder writes one stage's graph.
+// In three passes: Placement finds the stage of every op and the owner of every parameter;
+// CrossingFinder what each stage holds and which values cross; StageBuilder writes one stage's
+// graph.
 
 #include "shardplan/training/stages.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "shardplan/ops/op.h"
+#include "shardplan/training/graph_copy.h"
+#include "shardplan/training/placement.h"
 #include "shardplan/training/separate_sums.h"
 
 namespace shardplan::training {
@@ -22,172 +24,8 @@ using ir::Phase;
 using ir::ValueId;
 using ir::ValueKind;
 
-constexpr int kAnywhere = -1;
-constexpr int kNobody = -2;
 constexpr std::size_t kSteps =
     3;  ///< of Stage::order for an op of the step: late sends, receives, it
-
-/// The stage of every op, and of every value that lives across steps and is changed by one.
-class Placement {
- public:
-  Placement(const ir::Graph& step, const std::vector<int>& forward_stage)
-      : step_(step),
-        forward_stage_(forward_stage),
-        stage_(step.ops().size(), kAnywhere),
-        owner_(step.values().size(), kNobody) {}
-
-  Status run() {
-    mark_written();
-    place_forward();
-    find_owners();
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const ir::Op& op = step_.ops()[i];
-      if (op.phase == Phase::kBackward) {
-        stage_[i] = backward_stage(op);
-      } else if (op.phase == Phase::kUpdate) {
-        stage_[i] = update_stage(op);
-      }
-    }
-    for (const ir::Write& write : step_.writes) {
-      if (owner_[write.target.index()] == kNobody) {
-        owner_[write.target.index()] = stage_of_value(write.value);
-      }
-    }
-    return check_order();
-  }
-
-  [[nodiscard]] int stage(OpId op) const { return stage_[op.index()]; }
-  [[nodiscard]] const std::vector<int>& stages() const { return stage_; }
-  /// Of a written value that is no op result; kNobody: not written. kAnywhere: wherever it is read.
-  [[nodiscard]] int owner(ValueId value) const { return owner_[value.index()]; }
-
- private:
-  [[nodiscard]] int stage_of_value(ValueId value) const {
-    const OpId producer = step_.value(value).producer;
-    return producer.valid() ? stage_[producer.index()] : kAnywhere;
-  }
-
-  void mark_written() {
-    written_.assign(step_.values().size(), false);
-    for (const ir::Write& write : step_.writes) {
-      written_[write.target.index()] = true;
-    }
-  }
-
-  /// Whether every stage can compute it on its own: no weight and nothing that a step changes.
-  [[nodiscard]] bool is_anywhere(const ir::Op& op) const {
-    return std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
-      switch (step_.value(input).kind) {
-        case ValueKind::kInput:
-        case ValueKind::kConstant:
-          return true;
-        case ValueKind::kBuffer:
-          return !written_[input.index()];
-        case ValueKind::kOpResult:
-          return stage_of_value(input) == kAnywhere;
-        case ValueKind::kParameter:
-        case ValueKind::kState:
-        case ValueKind::kAccumulator:
-          return false;
-      }
-      return false;
-    });
-  }
-
-  void place_forward() {
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const ir::Op& op = step_.ops()[i];
-      if (op.phase == Phase::kForward && !is_anywhere(op)) {
-        stage_[i] = forward_stage_[i];
-      }
-    }
-  }
-
-  /// A parameter belongs to the first stage that reads it (one that nobody reads: to the first).
-  /// Its gradient's accumulator and its states follow.
-  void find_owners() {
-    for (std::size_t i = 0; i < step_.values().size(); ++i) {
-      if (step_.values()[i].kind == ValueKind::kParameter) {
-        owner_[i] = std::numeric_limits<int>::max();
-      }
-    }
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      for (const ValueId input : step_.ops()[i].inputs) {
-        int& owner = owner_[input.index()];
-        if (step_.ops()[i].phase == Phase::kForward && owner >= 0) {
-          owner = std::min(owner, stage_[i]);
-        }
-      }
-    }
-    for (int& owner : owner_) {
-      owner = owner == std::numeric_limits<int>::max() ? 0 : owner;
-    }
-    for (std::size_t i = 0; i < step_.values().size(); ++i) {
-      const ValueId from = step_.values()[i].init_from;
-      if (from.valid()) {
-        owner_[i] = owner_[from.index()];
-      }
-    }
-    for (const ir::Write& gradient : step_.gradients) {
-      if (step_.value(gradient.target).kind == ValueKind::kParameter) {
-        gradient_of_[gradient.value] = gradient.target;
-      }
-    }
-  }
-
-  [[nodiscard]] int first_stage_of_inputs(const ir::Op& op) const {
-    int first = std::numeric_limits<int>::max();
-    for (const ValueId input : op.inputs) {
-      const int stage = stage_of_value(input);
-      first = stage == kAnywhere ? first : std::min(first, stage);
-    }
-    return first == std::numeric_limits<int>::max() ? kAnywhere : first;
-  }
-
-  [[nodiscard]] int backward_stage(const ir::Op& op) const {
-    for (const ValueId output : op.outputs) {
-      const auto parameter = gradient_of_.find(output);
-      if (parameter != gradient_of_.end() && op.name == "accumulate") {
-        return owner_[parameter->second.index()];
-      }
-    }
-    if (op.source.valid() && stage_[op.source.index()] != kAnywhere) {
-      return stage_[op.source.index()];
-    }
-    return first_stage_of_inputs(op);
-  }
-
-  [[nodiscard]] int update_stage(const ir::Op& op) const {
-    for (const ValueId input : op.inputs) {
-      if (owner_[input.index()] >= 0) {
-        return owner_[input.index()];
-      }
-    }
-    return first_stage_of_inputs(op);
-  }
-
-  [[nodiscard]] Status check_order() const {
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const ir::Op& op = step_.ops()[i];
-      for (const ValueId input : op.inputs) {
-        if (op.phase == Phase::kForward && stage_[i] >= 0 && stage_of_value(input) > stage_[i]) {
-          return invalid_input(
-              fmt::format(
-                  "is in stage {} and reads a value of stage {}", stage_[i], stage_of_value(input)),
-              ops::describe(op));
-        }
-      }
-    }
-    return {};
-  }
-
-  const ir::Graph& step_;
-  const std::vector<int>& forward_stage_;
-  std::vector<int> stage_;  ///< by op
-  std::vector<int> owner_;  ///< by value
-  std::vector<bool> written_;
-  std::map<ValueId, ValueId> gradient_of_;  ///< parameter by gradient
-};
 
 /// What the stages hold and which values cross.
 struct Crossing {
@@ -197,9 +35,9 @@ struct Crossing {
   std::vector<std::vector<int>> messages_of;  ///< by value: numbers
 };
 
-class Planner {
+class CrossingFinder {
  public:
-  Planner(const ir::Graph& step, const Placement& placement, int stages)
+  CrossingFinder(const ir::Graph& step, const Placement& placement, int stages)
       : step_(step), placement_(placement), stages_(stages) {}
 
   Result<Crossing> run() {
@@ -216,12 +54,6 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] bool is_written_here(const ir::Write& write, int stage) const {
-    const int owner = placement_.owner(write.target);
-    return owner == stage || (owner == kAnywhere &&
-                              out_.values[static_cast<std::size_t>(stage)][write.target.index()]);
-  }
-
   /// The stage's own ops, what they need of the ops that are anywhere, and the values they read.
   void find_content(int stage) {
     const auto s = static_cast<std::size_t>(stage);
@@ -238,7 +70,8 @@ class Planner {
     collect(stage);
     // A counter that is everywhere is written wherever it is read.
     for (const ir::Write& write : step_.writes) {
-      if (placement_.owner(write.target) == kAnywhere && out_.values[s][write.target.index()]) {
+      if (placement_.owner(write.target) == Placement::kAnywhere &&
+          out_.values[s][write.target.index()]) {
         read[write.value.index()] = true;
       }
     }
@@ -258,7 +91,7 @@ class Planner {
       const ir::Op& op = step_.ops()[i];
       const int where = placement_.stage(OpId(i));
       const bool needed =
-          where == stage || (where == kAnywhere &&
+          where == stage || (where == Placement::kAnywhere &&
                              std::any_of(op.outputs.begin(), op.outputs.end(), [&](ValueId output) {
                                return read[output.index()];
                              }));
@@ -325,7 +158,7 @@ class Planner {
       for (const ValueId value : op.outputs) {
         const int from = placement_.stage(step_.value(value).producer);
         const auto weight = new_weight.find(value);
-        for (int to = 0; to < stages_ && from != kAnywhere; ++to) {
+        for (int to = 0; to < stages_ && from != Placement::kAnywhere; ++to) {
           const auto t = static_cast<std::size_t>(to);
           const bool mirrored =
               weight != new_weight.end() && out_.values[t][weight->second.index()];
@@ -356,14 +189,11 @@ class StageBuilder {
         placement_(placement),
         crossing_(crossing),
         stage_(stage),
-        weights_later_(weights_later) {}
+        weights_later_(weights_later),
+        copy_(step, &crossing.values[index()]) {}
 
   Result<Stage> run() {
-    out_.graph.name = fmt::format("{}.stage{}", step_.name, stage_);
-    out_.graph.microbatches = step_.microbatches;
-    here_.resize(step_.values().size());
-    ops_.resize(step_.ops().size());
-    copy_values();
+    copy_.to().name = fmt::format("{}.stage{}", step_.name, stage_);
     place_receives();
     find_weight_ops();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
@@ -427,26 +257,11 @@ class StageBuilder {
       return;
     }
     enter_phase(Phase::kBackward);
-    const OpId begin(out_.graph.ops().size());
+    const OpId begin(copy_.to().ops().size());
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       if (weight_op_[i]) {
         copy_op(OpId(i));
         out_.weights_begin = begin;
-      }
-    }
-  }
-
-  void copy_values() {
-    for (std::size_t v = 0; v < step_.values().size(); ++v) {
-      if (crossing_.values[index()][v]) {
-        here_[v] = out_.graph.add_value(step_.values()[v]);
-        out_.value_of.push_back(ValueId(v));
-      }
-    }
-    for (std::size_t v = 0; v < out_.graph.values().size(); ++v) {
-      ir::Value& value = out_.graph.value(ValueId(v));
-      if (value.init_from.valid()) {
-        value.init_from = here_[value.init_from.index()];
       }
     }
   }
@@ -511,35 +326,17 @@ class StageBuilder {
                      {"from", std::int64_t{m.from}},
                      {"shape", type.shape},
                      {"dtype", std::string(ir::dtype_name(type.dtype))}};
-    const OpId id = out_.graph.add_op(std::move(op), {type});
-    here_[m.value.index()] = out_.graph.op(id).outputs[0];
+    const OpId id = copy_.to().add_op(std::move(op), {type});
+    copy_.set(m.value, copy_.to().op(id).outputs[0]);
     out_.op_of.emplace_back();
     out_.order.push_back(kSteps * place_ + 1);
-    out_.value_of.push_back(m.value);
   }
 
   void copy_op(OpId original) {
     const ir::Op& from = step_.op(original);
-    ir::Op op = from;
-    for (ValueId& input : op.inputs) {
-      input = here_[input.index()];
-    }
-    op.source = from.source.valid() ? ops_[from.source.index()] : OpId{};
-    std::vector<ir::TensorType> types;
-    types.reserve(from.outputs.size());
-    for (const ValueId output : from.outputs) {
-      types.push_back(step_.type(output));
-    }
-    const OpId id = out_.graph.add_op(std::move(op), types);
-    ops_[original.index()] = id;
+    copy_.keep(original);
     out_.op_of.push_back(original);
     out_.order.push_back(kSteps * place_ + 2);
-    for (std::size_t r = 0; r < from.outputs.size(); ++r) {
-      const ValueId result = out_.graph.op(id).outputs[r];
-      here_[from.outputs[r].index()] = result;
-      out_.graph.value(result).name = step_.value(from.outputs[r]).name;
-      out_.value_of.push_back(from.outputs[r]);
-    }
     for (const ValueId output : from.outputs) {
       for (const int number : crossing_.messages_of[output.index()]) {
         if (message(number).from != stage_) {
@@ -559,33 +356,34 @@ class StageBuilder {
     ir::Op op;
     op.name = "send";
     op.phase = m.phase;
-    op.inputs = {here_[m.value.index()]};
+    op.inputs = {copy_.at(m.value)};
     op.attributes = {{"message", std::int64_t{number}}, {"to", std::int64_t{m.to}}};
-    out_.graph.add_op(std::move(op), {});
+    copy_.to().add_op(std::move(op), {});
     out_.op_of.emplace_back();
     // Before what is received there, unless it has just been made.
     out_.order.push_back(kSteps * place_ + (late ? 0 : 2));
   }
 
   void finish() {
+    ir::Graph& graph = copy_.to();
     const ValueId loss = step_.outputs.front();
     if (placement_.stage(step_.value(loss).producer) == stage_) {
-      out_.graph.outputs = {here_[loss.index()]};
+      graph.outputs = {copy_.at(loss)};
     }
     for (const ir::Write& write : step_.writes) {
-      if (here_[write.target.index()].valid() && here_[write.value.index()].valid()) {
-        out_.graph.writes.push_back({here_[write.target.index()], here_[write.value.index()]});
+      if (copy_.has(write.target) && copy_.has(write.value)) {
+        graph.writes.push_back({copy_.at(write.target), copy_.at(write.value)});
       }
     }
     for (const ir::Write& gradient : step_.gradients) {
       const bool elsewhere = step_.value(gradient.target).kind == ValueKind::kParameter &&
                              placement_.owner(gradient.target) != stage_;
-      if (!elsewhere && here_[gradient.target.index()].valid() &&
-          here_[gradient.value.index()].valid()) {
-        out_.graph.gradients.push_back(
-            {here_[gradient.target.index()], here_[gradient.value.index()]});
+      if (!elsewhere && copy_.has(gradient.target) && copy_.has(gradient.value)) {
+        graph.gradients.push_back({copy_.at(gradient.target), copy_.at(gradient.value)});
       }
     }
+    out_.value_of = copy_.originals();
+    out_.graph = std::move(graph);
   }
 
   const ir::Graph& step_;
@@ -594,9 +392,8 @@ class StageBuilder {
   int stage_;
   bool weights_later_;
   std::vector<bool> weight_op_;  ///< by op of the step
+  GraphCopy copy_;
   Stage out_;
-  std::vector<ValueId> here_;                ///< by value of the step
-  std::vector<OpId> ops_;                    ///< by op of the step
   std::map<Phase, std::vector<int>> early_;  ///< messages of phases that have not begun
   std::size_t place_ = 0;                    ///< op of the step in progress
   std::vector<int> late_sends_;  ///< messages of the update whose values are made before it
@@ -634,7 +431,7 @@ Result<StagedStep> split(const ir::Graph& step,
                          const Placement& placement,
                          int count,
                          bool weights_later) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const Crossing crossing, Planner(step, placement, count).run());
+  SHARDPLAN_ASSIGN_OR_RETURN(const Crossing crossing, CrossingFinder(step, placement, count).run());
   StagedStep out;
   out.messages = crossing.messages;
   for (int stage = 0; stage < count; ++stage) {
