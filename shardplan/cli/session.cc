@@ -93,10 +93,7 @@ std::string find_model(const std::string& model, const std::string& plan_path) {
 }
 
 sharding::StepPrice price_of(const plan::Plan& plan) {
-  return [cost = cost::CostModel(plan.cluster, plan.mesh)](const sharding::ReshardStep& step,
-                                                           const ir::TensorType& type) {
-    return cost.reshard_step(step, type);
-  };
+  return cost::step_price(cost_model_of(plan));
 }
 
 }  // namespace

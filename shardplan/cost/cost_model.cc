@@ -224,4 +224,10 @@ const cluster::DeviceMesh& CostModel::mesh() const {
   return tables_->mesh;
 }
 
+sharding::StepPrice step_price(const CostModel& cost) {
+  return [cost](const sharding::ReshardStep& step, const ir::TensorType& type) {
+    return cost.reshard_step(step, type);
+  };
+}
+
 }  // namespace shardplan::cost

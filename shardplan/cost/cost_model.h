@@ -75,4 +75,7 @@ class CostModel {
   std::shared_ptr<const Tables> tables_;
 };
 
+/// The model's prices of changes of layout, for lowering; keeps a copy of it.
+[[nodiscard]] sharding::StepPrice step_price(const CostModel& cost);
+
 }  // namespace shardplan::cost

@@ -17,11 +17,8 @@ namespace {
 Result<Candidate> evaluate_pipeline(const plan::Plan& plan,
                                     const std::vector<plan::Plan>& stages,
                                     const ir::Graph& step) {
-  const lower::PriceOf price = [](const plan::Plan& stage) -> sharding::StepPrice {
-    return [cost = cost::CostModel(stage.cluster, stage.mesh)](const sharding::ReshardStep& move,
-                                                               const ir::TensorType& type) {
-      return cost.reshard_step(move, type);
-    };
+  const lower::PriceOf price = [](const plan::Plan& stage) {
+    return cost::step_price(cost::CostModel(stage.cluster, stage.mesh));
   };
   SHARDPLAN_ASSIGN_OR_RETURN(const lower::PipelineProgram program,
                              lower::lower_pipeline(step, plan, price));
@@ -57,9 +54,7 @@ Result<Candidate> evaluate(plan::Plan plan, const ir::Graph& step) {
       const lower::Program program,
       lower::lower(step,
                    plan,
-                   [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
-                     return cost.reshard_step(move, type);
-                   },
+                   cost::step_price(cost),
                    {.keep_gradients = false, .overlap = plan.cluster.local}));
   sim::SimOptions options;
   options.overlap = !plan.cluster.local;

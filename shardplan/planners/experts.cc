@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <unordered_map>
@@ -339,6 +340,30 @@ Result<std::vector<Candidate>> Experts::plans(const ExpertRule& rule,
     candidates.push_back(std::move(again));
   }
   return candidates;
+}
+
+Result<PlanResult> plan_by_rules(const PlanRequest& request,
+                                 std::string_view planner,
+                                 std::span<const ExpertRule> rules) {
+  const Budget budget(request);
+  const Bytes limit = memory_limit(request);
+  const Experts experts(request);
+  std::vector<Candidate> candidates;
+  for (const ExpertRule& rule : rules) {
+    const std::vector<cluster::DeviceMesh> meshes =
+        request.mesh ? std::vector<cluster::DeviceMesh>{*request.mesh}
+                     : expert_meshes(rule, request.cluster.device_count());
+    for (const cluster::DeviceMesh& mesh : meshes) {
+      if (budget.exhausted() && !candidates.empty()) {
+        break;
+      }
+      SHARDPLAN_ASSIGN_OR_RETURN(
+          std::vector<Candidate> plans,
+          experts.plans(rule, mesh, limit, least_step_seconds(candidates, limit)));
+      std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
+    }
+  }
+  return conclude(request, planner, candidates, limit, {}, budget);
 }
 
 }  // namespace shardplan::planners

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,5 +63,11 @@ class Experts {
   const PlanRequest& request_;
   std::shared_ptr<const problem::StepStructure> structure_;
 };
+
+/// The best plan of these rules on all meshes of theirs, or on the request's, in the name of
+/// `planner`.
+[[nodiscard]] Result<PlanResult> plan_by_rules(const PlanRequest& request,
+                                               std::string_view planner,
+                                               std::span<const ExpertRule> rules);
 
 }  // namespace shardplan::planners

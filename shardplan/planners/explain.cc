@@ -82,9 +82,7 @@ class Explainer {
         const lower::Program program,
         lower::lower(step_,
                      plan_,
-                     [&](const sharding::ReshardStep& move, const ir::TensorType& t) {
-                       return cost.reshard_step(move, t);
-                     },
+                     cost::step_price(cost),
                      {.keep_gradients = false, .overlap = plan_.cluster.local}));
     sim::SimOptions options;
     options.timeline = true;

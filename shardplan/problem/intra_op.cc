@@ -33,11 +33,7 @@ Result<IntraOpProblem> IntraOpProblem::build(std::shared_ptr<const StepStructure
   problem.structure_ = std::move(structure);
   problem.step_ = &problem.structure_->step();
   problem.cost_ = std::make_shared<cost::CostModel>(cost);
-  problem.resharder_ = std::make_shared<sharding::Resharder>(
-      cost.mesh(),
-      [model = problem.cost_](const sharding::ReshardStep& move, const ir::TensorType& type) {
-        return model->reshard_step(move, type);
-      });
+  problem.resharder_ = std::make_shared<sharding::Resharder>(cost.mesh(), cost::step_price(cost));
   problem.nodes_ = problem.structure_->nodes();
   problem.edges_ = problem.structure_->edges();
   problem.blocks_ = problem.structure_->blocks();

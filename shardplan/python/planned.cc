@@ -37,9 +37,7 @@ Status Planned::lower_plan() {
       program_,
       lower::lower(step_,
                    plan_,
-                   [&](const sharding::ReshardStep& move, const ir::TensorType& type) {
-                     return cost.reshard_step(move, type);
-                   },
+                   cost::step_price(cost),
                    {.keep_gradients = false, .overlap = plan_.cluster.local}));
   return {};
 }

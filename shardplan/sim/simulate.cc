@@ -30,11 +30,7 @@ class Simulator {
             const ir::Graph& step,
             const cost::CostModel& cost,
             const SimOptions& options)
-      : program_(program),
-        graph_(step),
-        cost_(cost),
-        options_(options),
-        memory_(program, step, meter_) {}
+      : program_(program), graph_(step), cost_(cost), options_(options) {}
 
   SectionTimes sections(std::size_t weights_begin) {
     prepare(program_.microbatch, microbatch_prices_, 1);
@@ -83,7 +79,7 @@ class Simulator {
   void record(const Step& step, const Price& price, Seconds start, std::int64_t microbatch);
 
   void memory();
-  void memory_section(const std::vector<Step>& steps);
+  void memory_section(const std::vector<Step>& steps, ProgramMemory& memory);
   [[nodiscard]] lower::ProgramPoint point(const Step& step) const;
 
   const Program& program_;
@@ -100,7 +96,6 @@ class Simulator {
   std::vector<Seconds> read_until_;  ///< by root: the last reader so far is done
 
   MemoryMeter meter_;
-  ProgramMemory memory_;
 };
 
 Price Simulator::price(const Step& step) const {
@@ -240,11 +235,12 @@ void Simulator::record(const Step& step,
 }
 
 void Simulator::memory() {
+  ProgramMemory memory(program_, graph_, meter_);
   // What is live after the second microbatch is what was live after the first.
   for (std::int64_t m = 0; m < std::min<std::int64_t>(program_.microbatches, 2); ++m) {
-    memory_section(program_.microbatch);
+    memory_section(program_.microbatch, memory);
   }
-  memory_section(program_.update);
+  memory_section(program_.update, memory);
   result_.peak_bytes = meter_.peak();
   result_.at_peak = meter_.at_peak();
 }
@@ -267,11 +263,11 @@ lower::ProgramPoint Simulator::point(const Step& step) const {
   return {step.op, step.recompute, What::kResult, graph_.value(value).result_index};
 }
 
-void Simulator::memory_section(const std::vector<Step>& steps) {
+void Simulator::memory_section(const std::vector<Step>& steps, ProgramMemory& memory) {
   for (const Step& step : steps) {
     const Bytes before = meter_.peak();
     meter_.watch();
-    memory_.run(step);
+    memory.run(step);
     Peak& phase = result_.phase_peaks[static_cast<std::size_t>(step.phase)];
     if (meter_.watched() > phase.bytes) {
       phase = {meter_.watched(), point(step)};

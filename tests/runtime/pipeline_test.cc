@@ -48,47 +48,69 @@ std::vector<plan::Plan> stages_of(const plan::Plan& plan) {
   return plan.pipeline ? plan.pipeline->stages : std::vector<plan::Plan>();
 }
 
+/// A model cut into stages, planned and lowered.
+struct Made {
+  ir::Graph step{};
+  cluster::Cluster cluster{};
+  plan::Plan plan{};
+  lower::PipelineProgram program{};
+};
+
+/// `steps`: without a flush, of an asynchronous schedule.
+Result<Made> make(const Case& c, std::int64_t steps, bool keep_gradients) {
+  Made made;
+  training::Recipe recipe;
+  recipe.precision = training::Precision::kFloat64;
+  recipe.microbatches = c.microbatches;
+  recipe.clip_norm = c.clip_norm;
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward, frontends::zoo_model(c.model));
+  SHARDPLAN_ASSIGN_OR_RETURN(made.step, training::build_training_step(forward, recipe));
+  SHARDPLAN_ASSIGN_OR_RETURN(made.cluster,
+                             cluster::load_cluster("local:" + std::to_string(c.ranks)));
+  planners::PlanRequest request{.step = made.step};
+  request.recipe = recipe;
+  request.cluster = made.cluster;
+  const int stages = c.groups * c.chunks;
+  const auto parts = planners::segments(
+      made.step, cost::CostModel(made.cluster, {}), static_cast<std::size_t>(stages));
+  const planners::StageCut cut{
+      c.schedule,
+      c.schedule.starts_with("zb_"),
+      c.groups,
+      planners::stages_of_segments(made.step, parts, planners::balanced_starts(parts, stages)),
+      steps};
+  SHARDPLAN_ASSIGN_OR_RETURN(const planners::PlannerInfo* const inside,
+                             planners::find_planner(c.inside));
+  planners::StagePlans stage_plans(request, *inside);
+  SHARDPLAN_ASSIGN_OR_RETURN(planners::Candidate planned, stage_plans.plan(cut));
+  made.plan = std::move(planned.plan);
+  SHARDPLAN_ASSIGN_OR_RETURN(made.program,
+                             lower::lower_pipeline(made.step,
+                                                   made.plan,
+                                                   [](const plan::Plan&) {
+                                                     return
+                                                         [](const sharding::ReshardStep&,
+                                                            const ir::TensorType&) { return 1.0; };
+                                                   },
+                                                   {.keep_gradients = keep_gradients}));
+  return made;
+}
+
 class Pipelines : public testing::TestWithParam<Case> {};
 
 // Losses, gradients and weights of three steps, and the peak of every rank to the byte.
 TEST_P(Pipelines, EqualOneDevice) {
   const Case& c = GetParam();
-  training::Recipe recipe;
-  recipe.precision = training::Precision::kFloat64;
-  recipe.microbatches = c.microbatches;
-  recipe.clip_norm = c.clip_norm;
-  const ir::Graph step =
-      training::build_training_step(*frontends::zoo_model(c.model), recipe).value();
-  planners::PlanRequest request{.step = step};
-  request.recipe = recipe;
-  request.cluster = cluster::load_cluster("local:" + std::to_string(c.ranks)).value();
-  const cost::CostModel cost(request.cluster, {});
-  const int stages = c.groups * c.chunks;
-  const auto parts = planners::segments(step, cost, static_cast<std::size_t>(stages));
-  const planners::StageCut cut{
-      c.schedule,
-      c.schedule.starts_with("zb_"),
-      c.groups,
-      planners::stages_of_segments(step, parts, planners::balanced_starts(parts, stages))};
-  planners::StagePlans stage_plans(request, *planners::find_planner(c.inside).value());
-  const auto planned = stage_plans.plan(cut);
-  ASSERT_TRUE(planned.has_value()) << planned.error().text();
-  const auto program = lower::lower_pipeline(step,
-                                             planned->plan,
-                                             [](const plan::Plan&) {
-                                               return [](const sharding::ReshardStep&,
-                                                         const ir::TensorType&) { return 1.0; };
-                                             },
-                                             {.keep_gradients = true});
-  ASSERT_TRUE(program.has_value()) << program.error().text();
-
+  const Result<Made> made = make(c, 1, /*keep_gradients=*/true);
+  ASSERT_TRUE(made.has_value()) << made.error().text();
+  const auto& [step, cluster, plan, program] = *made;
   const std::vector<std::int64_t> bounds = lookup_bounds(step);
   Difference worst;
   std::vector<Bytes> peaks(static_cast<std::size_t>(c.ranks), 0);
   run_ranks(c.ranks, [&](std::int64_t rank, GroupSource& groups) {
-    const auto run = PipelineTrainer::create({*program, rank, 1, &groups, {}});
+    const auto run = PipelineTrainer::create({program, rank, 1, &groups, {}});
     ASSERT_TRUE(run.has_value()) << run.error().text();
-    const auto verifier = Verifier::create(step, planned->plan, rank, 1, {}).value();
+    const auto verifier = Verifier::create(step, plan, rank, 1, {}).value();
     for (int i = 0; i < 3; ++i) {
       const InputSource inputs = [&](ir::ValueId input, std::int64_t microbatch) {
         return random_input(step, input, bounds[input.index()], 1, i, microbatch);
@@ -106,13 +128,13 @@ TEST_P(Pipelines, EqualOneDevice) {
   });
   EXPECT_LT(worst.relative, tolerance(step)) << worst.where;
   EXPECT_FALSE(worst.where.empty());
-  const auto simulated = sim::simulate_pipeline(
-      *program, request.cluster, stages_of(planned->plan), {.overlap = false});
+  const auto simulated =
+      sim::simulate_pipeline(program, cluster, stages_of(plan), {.overlap = false});
   ASSERT_TRUE(simulated.has_value());
   // A rank with smaller parts has less.
   std::vector<Bytes> largest(simulated->peak_bytes.size(), 0);
   for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
-    const int group = program->device_of_rank(static_cast<std::int64_t>(rank));
+    const int group = program.device_of_rank(static_cast<std::int64_t>(rank));
     Bytes& of_group = largest[static_cast<std::size_t>(group)];
     of_group = std::max(of_group, peaks[rank]);
   }
@@ -199,52 +221,32 @@ class Asynchronous : public testing::TestWithParam<Case> {};
 // Nothing is flushed: passes see stale weights, exactly as stale as the schedule says.
 TEST_P(Asynchronous, EqualsASequentialProgramWithItsDelays) {
   const Case& c = GetParam();
-  training::Recipe recipe;
-  recipe.precision = training::Precision::kFloat64;
-  recipe.microbatches = c.microbatches;
-  const ir::Graph step =
-      training::build_training_step(*frontends::zoo_model(c.model), recipe).value();
-  planners::PlanRequest request{.step = step};
-  request.recipe = recipe;
-  request.cluster = cluster::load_cluster("local:" + std::to_string(c.ranks)).value();
-  const cost::CostModel cost(request.cluster, {});
-  const auto parts = planners::segments(step, cost, static_cast<std::size_t>(c.groups));
   constexpr std::int64_t kSteps = 7;
   constexpr std::int64_t kRuns = 2;
-  const planners::StageCut cut{
-      c.schedule,
-      false,
-      c.groups,
-      planners::stages_of_segments(step, parts, planners::balanced_starts(parts, c.groups)),
-      kSteps};
-  planners::StagePlans stage_plans(request, *planners::find_planner(c.inside).value());
-  const auto planned = stage_plans.plan(cut);
-  ASSERT_TRUE(planned.has_value()) << planned.error().text();
-  const auto program = lower::lower_pipeline(step, planned->plan, [](const plan::Plan&) {
-    return [](const sharding::ReshardStep&, const ir::TensorType&) { return 1.0; };
-  });
-  ASSERT_TRUE(program.has_value()) << program.error().text();
+  const Result<Made> made = make(c, kSteps, /*keep_gradients=*/false);
+  ASSERT_TRUE(made.has_value()) << made.error().text();
+  const auto& [step, cluster, plan, program] = *made;
   const std::vector<std::int64_t> bounds = lookup_bounds(step);
   const auto input = [&](ir::ValueId value, std::int64_t number) {
     return random_input(step, value, bounds[value.index()], 1, number, 0);
   };
-  const Delayed truth = train_delayed(step, planned->plan, *program, kRuns, input);
+  const Delayed truth = train_delayed(step, plan, program, kRuns, input);
   std::vector<Bytes> largest(static_cast<std::size_t>(c.groups), 0);
   std::mutex mutex;
   run_ranks(c.ranks, [&](std::int64_t rank, GroupSource& groups) {
-    const auto run = PipelineTrainer::create({*program, rank, 1, &groups, {}});
+    const auto run = PipelineTrainer::create({program, rank, 1, &groups, {}});
     ASSERT_TRUE(run.has_value()) << run.error().text();
     ASSERT_EQ((*run)->steps_a_run(), kSteps);
     for (std::int64_t r = 0; r < kRuns; ++r) {
       (*run)->reset_peak();
       const Result<double> loss = (*run)->run_step([&](ir::ValueId value, std::int64_t microbatch) {
-        return input(value, r * program->schedule.microbatches + microbatch);
+        return input(value, r * program.schedule.microbatches + microbatch);
       });
       ASSERT_TRUE(loss.has_value()) << loss.error().text();
       EXPECT_NEAR(*loss, truth.losses[static_cast<std::size_t>(r)], 1e-9);
     }
     const std::lock_guard lock(mutex);
-    Bytes& peak = largest[static_cast<std::size_t>(program->device_of_rank(rank))];
+    Bytes& peak = largest[static_cast<std::size_t>(program.device_of_rank(rank))];
     peak = std::max(peak, (*run)->memory().peak());
     for (const LocatedPart& weight : (*run)->parameters()) {
       if (weight.part.tensor.defined() && weight.part.spec.fully_replicated()) {
@@ -254,8 +256,8 @@ TEST_P(Asynchronous, EqualsASequentialProgramWithItsDelays) {
       }
     }
   });
-  const auto simulated = sim::simulate_pipeline(
-      *program, request.cluster, stages_of(planned->plan), {.overlap = false});
+  const auto simulated =
+      sim::simulate_pipeline(program, cluster, stages_of(plan), {.overlap = false});
   ASSERT_TRUE(simulated.has_value());
   // Scalars that the step before has left are still there when a pass in flight is taken up again.
   constexpr double kScalars = 64;

@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
-#include <utility>
-
 #include "shardplan/planners/experts.h"
 
 namespace shardplan::planners {
@@ -14,11 +10,7 @@ namespace {
 template <std::size_t Index>
 Result<PlanResult> plan_expert(const PlanRequest& request) {
   const ExpertRule& rule = expert_rules()[Index];
-  const Budget budget(request);
-  const Bytes limit = memory_limit(request);
-  std::vector<cluster::DeviceMesh> meshes = expert_meshes(rule, request.cluster.device_count());
   if (request.mesh) {
-    meshes = {*request.mesh};
     for (const cluster::MeshAxis& axis : request.mesh->axes) {
       if (axis.name != "data" && axis.name != "tensor" && axis.name != "space" &&
           axis.name != "expert") {
@@ -29,18 +21,7 @@ Result<PlanResult> plan_expert(const PlanRequest& request) {
       }
     }
   }
-  const Experts experts(request);
-  std::vector<Candidate> candidates;
-  for (const cluster::DeviceMesh& mesh : meshes) {
-    if (budget.exhausted() && !candidates.empty()) {
-      break;
-    }
-    SHARDPLAN_ASSIGN_OR_RETURN(
-        std::vector<Candidate> plans,
-        experts.plans(rule, mesh, limit, least_step_seconds(candidates, limit)));
-    std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
-  }
-  return conclude(request, rule.name, candidates, limit, {}, budget);
+  return plan_by_rules(request, rule.name, {&rule, 1});
 }
 
 }  // namespace

@@ -48,22 +48,7 @@ constexpr ScheduleChoice kSchedules[] = {{"1f1b"},
 
 /// The best expert plan of all rules, quickly.
 Result<PlanResult> plan_by_experts(const PlanRequest& request) {
-  const Budget budget(request);
-  const Bytes limit = memory_limit(request);
-  const Experts experts(request);
-  std::vector<Candidate> candidates;
-  for (const ExpertRule& rule : expert_rules()) {
-    for (const cluster::DeviceMesh& mesh : expert_meshes(rule, request.cluster.device_count())) {
-      if (budget.exhausted() && !candidates.empty()) {
-        break;
-      }
-      SHARDPLAN_ASSIGN_OR_RETURN(
-          std::vector<Candidate> plans,
-          experts.plans(rule, mesh, limit, least_step_seconds(candidates, limit)));
-      std::move(plans.begin(), plans.end(), std::back_inserter(candidates));
-    }
-  }
-  return conclude(request, "experts", candidates, limit, {}, budget);
+  return plan_by_rules(request, "experts", expert_rules());
 }
 
 /// Seconds of all kernels of the step on one device, launches left out, over the devices.
@@ -97,7 +82,9 @@ class Search {
         quick_{"experts", "", 0, "", plan_by_experts},
         by_experts_(request, quick_),
         by_map_(request, inside_),
-        cost_(request.cluster, {}) {}
+        blocks_(segments(request.step, cost::CostModel(request.cluster, {}), 0)),
+        ops_(segments(
+            request.step, cost::CostModel(request.cluster, {}), request.step.ops().size() + 1)) {}
 
   Result<PlanResult> run() {
     const std::int64_t devices = request_.cluster.device_count();
@@ -174,12 +161,12 @@ class Search {
   /// Shapes that a schedule does not have, and cuts that the step does not allow, are no
   /// candidates.
   void try_cuts(int groups, const ScheduleChoice& schedule, int rounds) {
-    const int count = groups * schedule.chunks;
-    std::vector<Segment> parts = segments(request_.step, cost_, static_cast<std::size_t>(count));
-    if (parts.size() < static_cast<std::size_t>(count)) {
+    const auto count = static_cast<std::size_t>(groups * schedule.chunks);
+    std::vector<Segment> parts = blocks_.size() >= count ? blocks_ : ops_;
+    if (parts.size() < count) {
       return;
     }
-    std::vector<std::size_t> starts = balanced_starts(parts, count);
+    std::vector<std::size_t> starts = balanced_starts(parts, static_cast<int>(count));
     for (int round = 0; round < rounds && !budget_.exhausted(); ++round) {
       budget_.control().report("stages", -1);
       const StageCut cut{std::string(schedule.name),
@@ -197,7 +184,7 @@ class Search {
       candidates_.push_back(*std::move(made));
       const std::vector<std::size_t> before = starts;
       weigh(parts, starts, seconds);
-      starts = balanced_starts(parts, count);
+      starts = balanced_starts(parts, static_cast<int>(count));
       if (starts == before) {
         return;
       }
@@ -245,7 +232,8 @@ class Search {
   PlannerInfo quick_;
   StagePlans by_experts_;
   StagePlans by_map_;
-  cost::CostModel cost_;
+  std::vector<Segment> blocks_;  ///< of the step, one a run of ops of one block
+  std::vector<Segment> ops_;     ///< one an op
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
 };
