@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shardplan/ops/spatial_axes.h"
+
 namespace shardplan::ops {
 namespace {
 
@@ -29,11 +31,6 @@ TensorType made_of_windows(const OpView& op) {
     }
   }
   return made;
-}
-
-/// Of a kernel that makes more than the result, and takes `workspace` meanwhile.
-Bytes with_crop(const TensorType& made, const TensorType& result, Bytes workspace) {
-  return made == result ? workspace : made.bytes() + std::max<Bytes>(0, workspace - result.bytes());
 }
 
 /// A convolution of x by a weight gives y, whichever of the three is computed.
@@ -188,13 +185,13 @@ Bytes workspace_of_backward_input(const Convolution& c) {
 Bytes workspace_convolution(const OpView& op) {
   const TensorType made = made_of_windows(op);
   const Convolution c{op.attributes, op.inputs[0], op.inputs[1], made, kernel_padding(op)};
-  return with_crop(made, op.results[0], workspace_of_convolution(c));
+  return workspace_with_crop(made, op.results[0], workspace_of_convolution(c));
 }
 
 Bytes workspace_convolution_backward_input(const OpView& op) {
   const TensorType made = made_of_windows(op);
   const Convolution c{op.attributes, made, op.inputs[1], op.inputs[0], kernel_padding(op)};
-  return with_crop(made, op.results[0], workspace_of_backward_input(c));
+  return workspace_with_crop(made, op.results[0], workspace_of_backward_input(c));
 }
 
 Bytes workspace_convolution_backward_weight(const OpView& op) {

@@ -102,6 +102,31 @@ Result<ir::TensorType> pooled(const ir::TensorType& x, const ir::Attributes& att
   return y;
 }
 
+/// The type of x with other sizes of space.
+ir::TensorType resized(ir::TensorType x, const ir::IntList& size) {
+  std::copy(size.begin(), size.end(), x.shape.begin() + 2);
+  return x;
+}
+
+/// Of a backward op, whose operand 0 is the gradient of what pooling makes: the type of x, whose
+/// spatial sizes are `size`.
+Result<ir::TensorType> before_pooling(Inputs inputs, const ir::Attributes& attributes) {
+  SHARDPLAN_RETURN_IF_ERROR(check_spatial(inputs, 0));
+  SHARDPLAN_RETURN_IF_ERROR(check_list(attributes, "size", inputs[0].shape.size() - 2, 1));
+  ir::TensorType x = resized(inputs[0], attributes.ints("size"));
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::TensorType y, pooled(x, attributes));
+  SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, y, "the gradient"));
+  return x;
+}
+
+/// The attributes of a backward op: those of the op, and the sizes of its x.
+ir::Attributes with_size_of_operand(GradientBuilder& b) {
+  const ir::Shape& x = b.type(b.input(0)).shape;
+  ir::Attributes attributes = b.attributes();
+  attributes.set("size", ir::IntList(x.begin() + 2, x.end()));
+  return attributes;
+}
+
 SpatialAxes axes_of(const ir::Attributes& attributes,
                     const ir::TensorType& elements,
                     const ir::TensorType& pooled) {
@@ -124,14 +149,21 @@ Types with_places(const ir::TensorType& y) {
   return Types{y, ir::TensorType{ir::DType::kInt64, y.shape}};
 }
 
+/// The backward op has a list of sizes besides.
+Status check_max_attributes(const ir::Attributes& attributes, bool backward) {
+  return check_attributes(
+      attributes,
+      {{"kernel", AttributeKind::kInts},
+       {"stride", AttributeKind::kInts},
+       {"padding", AttributeKind::kInts},
+       {"dilation", AttributeKind::kInts},
+       {"ceil", AttributeKind::kFlag},
+       {backward ? "size" : "ceil", backward ? AttributeKind::kInts : AttributeKind::kFlag}});
+}
+
 Result<Types> infer_max_pool(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1));
-  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
-                                             {{"kernel", AttributeKind::kInts},
-                                              {"stride", AttributeKind::kInts},
-                                              {"padding", AttributeKind::kInts},
-                                              {"dilation", AttributeKind::kInts},
-                                              {"ceil", AttributeKind::kFlag}}));
+  SHARDPLAN_RETURN_IF_ERROR(check_max_attributes(attributes, false));
   SHARDPLAN_RETURN_IF_ERROR(check_spatial(inputs, 0));
   SHARDPLAN_ASSIGN_OR_RETURN(const ir::TensorType y, pooled(inputs[0], attributes));
   return with_places(y);
@@ -142,10 +174,7 @@ Result<Types> infer_adaptive_max_pool(Inputs inputs, const ir::Attributes& attri
   SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes, {{"size", AttributeKind::kInts}}));
   SHARDPLAN_RETURN_IF_ERROR(check_spatial(inputs, 0));
   SHARDPLAN_RETURN_IF_ERROR(check_list(attributes, "size", inputs[0].shape.size() - 2, 1));
-  ir::TensorType y = inputs[0];
-  const ir::IntList& size = attributes.ints("size");
-  std::copy(size.begin(), size.end(), y.shape.begin() + 2);
-  return with_places(y);
+  return with_places(resized(inputs[0], attributes.ints("size")));
 }
 
 AxisMap axes_max_pool(const OpView& op) {
@@ -164,22 +193,10 @@ AxisMap axes_adaptive_max_pool(const OpView& op) {
 /// g, places → the gradient of x, whose spatial sizes are `size`.
 Result<Types> infer_max_pool_backward(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 2));
-  SHARDPLAN_RETURN_IF_ERROR(check_attributes(attributes,
-                                             {{"kernel", AttributeKind::kInts},
-                                              {"stride", AttributeKind::kInts},
-                                              {"padding", AttributeKind::kInts},
-                                              {"dilation", AttributeKind::kInts},
-                                              {"ceil", AttributeKind::kFlag},
-                                              {"size", AttributeKind::kInts}}));
-  SHARDPLAN_RETURN_IF_ERROR(check_spatial(inputs, 0));
-  SHARDPLAN_RETURN_IF_ERROR(check_list(attributes, "size", inputs[0].shape.size() - 2, 1));
-  ir::TensorType x = inputs[0];
-  const ir::IntList& size = attributes.ints("size");
-  std::copy(size.begin(), size.end(), x.shape.begin() + 2);
-  SHARDPLAN_ASSIGN_OR_RETURN(const ir::TensorType y, pooled(x, attributes));
-  SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, y, "the gradient"));
+  SHARDPLAN_RETURN_IF_ERROR(check_max_attributes(attributes, true));
+  SHARDPLAN_ASSIGN_OR_RETURN(ir::TensorType x, before_pooling(inputs, attributes));
   SHARDPLAN_RETURN_IF_ERROR(
-      check_type(inputs, 1, ir::TensorType{ir::DType::kInt64, y.shape}, "the places"));
+      check_type(inputs, 1, ir::TensorType{ir::DType::kInt64, inputs[0].shape}, "the places"));
   return Types{std::move(x)};
 }
 
@@ -198,11 +215,8 @@ void gradient_max_pool(GradientBuilder& b) {
   if (!b.output_gradient(0).valid()) {
     return;
   }
-  const ir::Shape& x = b.type(b.input(0)).shape;
-  ir::Attributes attributes = b.attributes();
-  attributes.set("size", ir::IntList(x.begin() + 2, x.end()));
   b.set_input_gradient(
-      0, b.emit("max_pool_backward", {b.output_gradient(0), b.output(1)}, std::move(attributes)));
+      0, b.emit("max_pool_backward", {b.output_gradient(0), b.output(1)}, with_size_of_operand(b)));
 }
 
 /// The gradient goes to the places of the maxima, which are counted over all of space.
@@ -257,13 +271,7 @@ Result<Types> infer_avg_pool(Inputs inputs, const ir::Attributes& attributes) {
 Result<Types> infer_avg_pool_backward(Inputs inputs, const ir::Attributes& attributes) {
   SHARDPLAN_RETURN_IF_ERROR(check_count(inputs, 1));
   SHARDPLAN_RETURN_IF_ERROR(check_mean_attributes(attributes, true));
-  SHARDPLAN_RETURN_IF_ERROR(check_spatial(inputs, 0));
-  SHARDPLAN_RETURN_IF_ERROR(check_list(attributes, "size", inputs[0].shape.size() - 2, 1));
-  ir::TensorType x = inputs[0];
-  const ir::IntList& size = attributes.ints("size");
-  std::copy(size.begin(), size.end(), x.shape.begin() + 2);
-  SHARDPLAN_ASSIGN_OR_RETURN(const ir::TensorType y, pooled(x, attributes));
-  SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, y, "the gradient"));
+  SHARDPLAN_ASSIGN_OR_RETURN(ir::TensorType x, before_pooling(inputs, attributes));
   if (attributes.integer_or("divisor", 1) == 0) {
     return invalid_input("divisor is 0");
   }
@@ -287,11 +295,8 @@ AxisMap axes_avg_pool_backward(const OpView& op) {
 }
 
 void gradient_avg_pool(GradientBuilder& b) {
-  const ir::Shape& x = b.type(b.input(0)).shape;
-  ir::Attributes attributes = b.attributes();
-  attributes.set("size", ir::IntList(x.begin() + 2, x.end()));
-  b.set_input_gradient(0,
-                       b.emit("avg_pool_backward", {b.output_gradient(0)}, std::move(attributes)));
+  b.set_input_gradient(
+      0, b.emit("avg_pool_backward", {b.output_gradient(0)}, with_size_of_operand(b)));
 }
 
 /// Every element of a window is visited once.

@@ -4,17 +4,19 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "shardplan/ops/checks.h"
 #include "shardplan/ops/registry.h"
+#include "shardplan/ops/spatial_axes.h"
 
 namespace shardplan::ops {
 namespace {
 
 constexpr std::int64_t kMost = std::int64_t{1} << 30;  ///< of a size
+/// Of the dimensions of space.
+constexpr std::array<const char*, 3> kScales{"scale0", "scale1", "scale2"};
 
 // resample ----------------------------------------------------------------------------------------
 
@@ -40,7 +42,7 @@ Status check_resample_attributes(const ir::Attributes& attributes, std::int64_t 
   for (const std::int64_t s : size) {
     fits = fits && s >= 1 && s <= kMost;
   }
-  for (const char* const scale : {"scale0", "scale1", "scale2"}) {
+  for (const char* const scale : kScales) {
     fits = fits && attributes.number_or(scale, 1.0) > 0;
   }
   if (!fits) {
@@ -67,7 +69,6 @@ std::int64_t times_along(const ir::Attributes& attributes,
                          std::size_t d,
                          std::int64_t small,
                          std::int64_t large) {
-  constexpr std::array<const char*, 3> kScales{"scale0", "scale1", "scale2"};
   const bool local = attributes.string("mode") != "cubic" &&
                      !attributes.flag_or("align_corners", false) && large % small == 0;
   const std::int64_t times = local ? large / small : 0;
@@ -80,7 +81,6 @@ std::int64_t times_along(const ir::Attributes& attributes,
 /// one.
 AxisMap axes_between(const OpView& op, const ir::TensorType& small, const ir::TensorType& large) {
   constexpr std::array<const char*, 3> kTimes{"p", "q", "r"};
-  constexpr std::string_view kNames = "dhw";
   const bool backward = &small != op.inputs.data();
   std::string smaller = "n c";
   std::string larger = "n c";
@@ -89,7 +89,7 @@ AxisMap axes_between(const OpView& op, const ir::TensorType& small, const ir::Te
   for (std::size_t d = 0; d < rank; ++d) {
     const std::int64_t size = small.shape[d + 2];
     const std::int64_t times = times_along(op.attributes, d, size, large.shape[d + 2]);
-    const std::string name(1, kNames[kNames.size() - rank + d]);
+    const std::string name(1, space_name(d, rank));
     const bool slides = op.attributes.string("mode") == "linear" && times > 1;
     if (times == 0 || (slides && size == 1)) {
       smaller += " *";
@@ -166,12 +166,11 @@ ir::TensorType made_of_part(const OpView& op) {
 Bytes workspace_resample(const OpView& op) {
   const ir::TensorType made = made_of_part(op);
   const Bytes workspace = workspace_between(op.attributes.string("mode"), op.inputs[0], made);
-  return op.cut.empty() ? workspace
-                        : made.bytes() + std::max<Bytes>(0, workspace - op.results[0].bytes());
+  return workspace_with_crop(made, op.results[0], workspace);
 }
 
 Bytes workspace_resample_backward(const OpView& op) {
-  return op.cut.empty() ? 0 : made_of_part(op).bytes();
+  return workspace_with_crop(made_of_part(op), op.results[0], 0);
 }
 
 void gradient_resample(GradientBuilder& b) {

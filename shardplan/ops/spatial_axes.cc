@@ -1,9 +1,21 @@
 #include "shardplan/ops/spatial_axes.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 namespace shardplan::ops {
+
+char space_name(std::size_t d, std::size_t rank) {
+  constexpr std::string_view kNames = "dhw";
+  return kNames[kNames.size() - rank + d];
+}
+
+Bytes workspace_with_crop(const ir::TensorType& made,
+                          const ir::TensorType& result,
+                          Bytes workspace) {
+  return made == result ? workspace : made.bytes() + std::max<Bytes>(0, workspace - result.bytes());
+}
 
 SpatialAxes::SpatialAxes(const ir::TensorType& elements,
                          const ir::TensorType& windows,
@@ -11,10 +23,8 @@ SpatialAxes::SpatialAxes(const ir::TensorType& elements,
                          const ir::IntList& stride,
                          const ir::IntList& padding,
                          const ir::IntList& dilation) {
-  constexpr std::string_view kNames = "dhw";
-  const std::size_t rank = kernel.size();
-  for (std::size_t d = 0; d < rank; ++d) {
-    const char name = kNames[kNames.size() - rank + d];
+  for (std::size_t d = 0; d < kernel.size(); ++d) {
+    const char name = space_name(d, kernel.size());
     const Halo halo{.dim = static_cast<int>(d) + 2,
                     .own_size = windows.shape[d + 2],
                     .size = elements.shape[d + 2],

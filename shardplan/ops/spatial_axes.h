@@ -8,9 +8,18 @@
 
 namespace shardplan::ops {
 
+/// Of dimension `d` of the `rank` dimensions of space: d, h and w, the last ones of these.
+[[nodiscard]] char space_name(std::size_t d, std::size_t rank);
+
+/// Bytes that a kernel on a part takes beside `result`, where it makes `made`, of which the result
+/// is then cut out, and takes `workspace` beside that meanwhile.
+[[nodiscard]] Bytes workspace_with_crop(const ir::TensorType& made,
+                                        const ir::TensorType& result,
+                                        Bytes workspace);
+
 /// The axes of the 1 to 3 dimensions of space, after batch and channels, of an op with windows over
-/// them: d, h and w, the last ones of these. Without a halo where a window is one element; needed
-/// whole where a side has size 1.
+/// them, by their space_name(). Without a halo where a window is one element; needed whole where a
+/// side has size 1.
 class SpatialAxes {
  public:
   /// `elements`: a tensor on which the windows stand; `windows`: one with an element for each

@@ -20,7 +20,6 @@ Result<Types> infer_send(Inputs inputs, const ir::Attributes& attributes) {
 AxisMap axes_send(const OpView& op) {
   AxisMap map = elementwise_axis_map(op.inputs, op.inputs);
   map.results.clear();
-  map.partials.clear();
   return map;
 }
 
