@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <set>
 #include <string>
@@ -30,6 +31,20 @@ inline at::Tensor tensor_of(const ir::TensorType& type, const void* bytes) {
   auto* const data = const_cast<void*>(bytes);  // NOLINT: nothing writes to it before the copy
   return at::from_blob(data, type.shape, at::TensorOptions().dtype(scalar_type(type.dtype)))
       .clone();
+}
+
+/// For lines whose fields are apart by tabs.
+inline std::string one_line(std::string text) {
+  for (char& c : text) {
+    c = c == '\n' || c == '\t' ? ' ' : c;
+  }
+  return text;
+}
+
+/// What was thrown, without the trace that PyTorch puts behind it.
+inline std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
 }
 
 inline OpInstance instance_of(const ir::Graph& graph, const ir::Op& op) {
@@ -176,8 +191,7 @@ class StrategyCheck {
     try {
       text = run.difference(strategy);
     } catch (const std::exception& error) {
-      text = error.what();
-      text = "threw " + text.substr(0, text.find('\n'));
+      text = "threw " + first_line(error);
     }
     ++counts.strategies;
     if (text.empty()) {

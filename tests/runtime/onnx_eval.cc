@@ -59,13 +59,6 @@ Result<std::vector<at::Tensor>> first_values(const ir::Graph& graph, const std::
   return values;
 }
 
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    c = c == '\n' || c == '\t' ? ' ' : c;
-  }
-  return text;
-}
-
 void write_strategies(const StrategyCheck& check, const std::string& folder) {
   std::ofstream file(folder + "/strategies.txt");
   const StrategyCheck::Counts& counts = check.counts;
@@ -94,8 +87,7 @@ std::string evaluate_folder(const std::string& folder, const std::vector<std::st
       write_strategies(check, folder);
     }
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return "failed\t" + one_line(text.substr(0, text.find('\n')));
+    return "failed\t" + one_line(first_line(error));
   }
   std::string line = "ok";
   for (std::size_t i = 1; i < graph->outputs.size(); ++i) {

@@ -28,13 +28,6 @@
 namespace shardplan::runtime {
 namespace {
 
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    c = c == '\n' || c == '\t' ? ' ' : c;
-  }
-  return text;
-}
-
 Result<ir::Graph> read_step(const std::string& folder) {
   SHARDPLAN_ASSIGN_OR_RETURN(
       const ir::Graph forward,
@@ -116,8 +109,7 @@ std::string evaluate_folder(const std::string& folder, StrategyCheck& check, boo
       return run_whole(is, operands);
     });
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return "failed\t" + one_line(text.substr(0, text.find('\n')));
+    return "failed\t" + one_line(first_line(error));
   }
   write_values(*graph, *values, folder);
   std::ofstream complaints(folder + "/complaints.txt");
