@@ -8,9 +8,9 @@ op on whole tensors. All in fp64 (in int64 where an operator has no fp64).
 
 Counts by sample: equal; random (results that are drawn or not defined: only their types are compared);
 refused (one clear message of the front end); unexported (torch.export itself fails); failed (a kernel's
-message) and wrong. Wrong, failed and crashed must be zero, but for the expected ones of EXPECTED.
+message) and wrong. Wrong, failed and crashed must be zero.
 
-    op_db_test.py [--short] [--table] [--refusals] [OPERATOR ...]
+    op_db_test.py [--short] [--samples N] [--refusals] [--verbose] [OPERATOR ...]
 """
 
 import argparse
