@@ -30,26 +30,6 @@ T value_or_raise(Result<T> result) {
   return *std::move(result);
 }
 
-Request request_of(const std::string& model,
-                   const std::string& cluster,
-                   const std::string& planner,
-                   const std::string& optimizer,
-                   const std::string& precision,
-                   const std::string& memory,
-                   double clip_norm,
-                   std::int64_t microbatches,
-                   plan::Binding binding = {}) {
-  return {model,
-          cluster,
-          planner,
-          optimizer,
-          precision,
-          memory,
-          clip_norm,
-          microbatches,
-          std::move(binding)};
-}
-
 py::list explanation_rows(const std::vector<planners::LayerExplanation>& layers) {
   py::list rows;
   for (const planners::LayerExplanation& layer : layers) {
@@ -228,15 +208,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
          const std::string& loss,
          const std::string& target) {
         const py::gil_scoped_release release;
-        return value_or_raise(Planned::make(request_of(model,
-                                                       cluster,
-                                                       planner,
-                                                       optimizer,
-                                                       precision,
-                                                       memory,
-                                                       clip_norm,
-                                                       microbatches,
-                                                       {dims, loss, target})));
+        return value_or_raise(Planned::make({model,
+                                             cluster,
+                                             planner,
+                                             optimizer,
+                                             precision,
+                                             memory,
+                                             clip_norm,
+                                             microbatches,
+                                             {dims, loss, target}}));
       },
       py::arg("model"),
       py::arg("cluster"),
@@ -249,18 +229,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       py::arg("dims") = std::map<std::string, std::int64_t>{},
       py::arg("loss") = "",
       py::arg("target") = "");
-  module.def(
-      "read_plan",
-      [](const std::string& model,
-         const std::string& optimizer,
-         const std::string& precision,
-         double clip_norm,
-         std::int64_t microbatches,
-         const std::string& json) {
-        const py::gil_scoped_release release;
-        return value_or_raise(Planned::read(
-            request_of(model, "", "", optimizer, precision, "", clip_norm, microbatches), json));
-      });
+  module.def("read_plan",
+             [](const std::string& model,
+                const std::string& optimizer,
+                const std::string& precision,
+                double clip_norm,
+                std::int64_t microbatches,
+                const std::string& json) {
+               const py::gil_scoped_release release;
+               return value_or_raise(Planned::read({.model = model,
+                                                    .optimizer = optimizer,
+                                                    .precision = precision,
+                                                    .clip_norm = clip_norm,
+                                                    .microbatches = microbatches},
+                                                   json));
+             });
   module.def("start", &start);
 }
 
