@@ -18,6 +18,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "shardplan/runtime/kernel.h"
 
@@ -66,23 +67,28 @@ Tensors in_result_shapes(const KernelCall& call, const Tensors& tensors) {
 
 /// Places in a part with its halo become places in the whole.
 void count_over_all_of_space(const KernelCall& call, const at::Tensor& places) {
+  struct Dim {
+    ops::Rows here;     ///< of the whole, together with the halo
+    std::int64_t size;  ///< of the whole
+  };
   const at::Tensor& x = call.input(0);
+  std::vector<Dim> dims;  // the last one first
+  for (int d = static_cast<int>(x.dim()) - 1; d >= 2; --d) {
+    const ops::CutWindow* const cut = call.cut_along(d);
+    dims.push_back(cut == nullptr ? Dim{{0, x.size(d)}, x.size(d)}
+                                  : Dim{{cut->needed.start, x.size(d)}, cut->halo.size});
+  }
   auto* const data = places.data_ptr<std::int64_t>();
-  const auto dims = static_cast<int>(x.dim());
   for (std::int64_t i = 0; i < places.numel(); ++i) {
     std::int64_t local = data[i];
     std::int64_t place = 0;
     std::int64_t line = 1;
-    for (int d = dims - 1; d >= 2; --d) {
-      const std::int64_t at = local % x.size(d);
-      local /= x.size(d);
-      const ops::CutWindow* const cut = call.cut_along(d);
-      const std::int64_t size = cut == nullptr ? x.size(d) : cut->halo.size;
+    for (const Dim& dim : dims) {
+      const std::int64_t at = dim.here.start + local % dim.here.size;
+      local /= dim.here.size;
       // Where all that a window sees is minus infinity, it may have stopped outside.
-      place +=
-          line *
-          (cut == nullptr ? at : std::clamp<std::int64_t>(cut->needed.start + at, 0, size - 1));
-      line *= size;
+      place += line * std::clamp<std::int64_t>(at, 0, dim.size - 1);
+      line *= dim.size;
     }
     data[i] = place;
   }
