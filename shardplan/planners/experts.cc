@@ -74,6 +74,16 @@ class ExpertFilter {
     return sharding::can_cut_axis(map, axis, size) ? axis : -1;
   }
 
+  /// Whether the mesh axis cuts the node's axis with this meaning; none where it has no such axis.
+  [[nodiscard]] bool cuts(const IntraOpNode& node,
+                          const NodeChoice& choice,
+                          AxisMeaning meaning,
+                          int mesh_axis) const {
+    const int wanted = axis_with(node, meaning, mesh_axis);
+    const int chosen = choice.forward.at(mesh_axis);
+    return wanted >= 0 ? chosen == wanted : chosen < 0;
+  }
+
   [[nodiscard]] bool op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
     const std::string& name = mesh_.axes[static_cast<std::size_t>(axis)].name;
     if (name == "tensor") {
@@ -82,10 +92,7 @@ class ExpertFilter {
     if (name == "expert") {
       return expert_op(node, choice, axis);
     }
-    const int cut =
-        axis_with(node, name == "data" ? AxisMeaning::kBatch : AxisMeaning::kSpace, axis);
-    const int chosen = choice.forward.at(axis);
-    return cut >= 0 ? chosen == cut : chosen < 0;
+    return cuts(node, choice, name == "data" ? AxisMeaning::kBatch : AxisMeaning::kSpace, axis);
   }
 
   [[nodiscard]] bool parameter(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
@@ -118,8 +125,7 @@ class ExpertFilter {
         return chosen == expert;
       }
     }
-    const int batch = axis_with(node, AxisMeaning::kBatch, axis);
-    return batch >= 0 ? chosen == batch : chosen < 0;
+    return cuts(node, choice, AxisMeaning::kBatch, axis);
   }
 
   /// Weights that have a matrix for each expert: the gate, which has only a row, is none.
@@ -219,8 +225,8 @@ const std::vector<ExpertRule>& expert_rules() {
       {"megatron_dp", true, true, ZeroStage::kNone},
       {"megatron_zero1", true, true, ZeroStage::kOptimizer},
       {"megatron_zero3", true, true, ZeroStage::kParameters},
-      {"spatial", false, false, ZeroStage::kNone, true},
-      {"expert_parallel", false, false, ZeroStage::kNone, false, true},
+      {.name = "spatial", .data = false, .space = true},
+      {.name = "expert_parallel", .data = false, .experts = true},
   };
   return rules;
 }
