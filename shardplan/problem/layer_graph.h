@@ -29,6 +29,9 @@ struct LayerChoice {
   std::vector<double> extra_in_bytes{};
   std::vector<double> extra_out_bytes{};
 
+  /// The forward time; where it is not told apart, a third of `time`, as a backward pass is two.
+  [[nodiscard]] double forward() const { return forward_time.value_or(time / 3); }
+
   bool operator==(const LayerChoice&) const = default;
 };
 

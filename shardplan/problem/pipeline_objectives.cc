@@ -336,7 +336,7 @@ Result<double> dapple_objective(const LayerGraph& graph,
     for (const int v : stage.layers) {
       if (!is_taken_out(graph, adjacent, at(v))) {
         const LayerChoice& choice = graph.layers[at(v)].choices.front();
-        const double of_forward = choice.forward_time.value_or(choice.time / 3);
+        const double of_forward = choice.forward();
         f += of_forward / stage.replicas;
         b += (choice.time - of_forward) / stage.replicas;
         weights += choice.parameter_bytes;

@@ -377,7 +377,7 @@ Result<double> vpipe_objective(const LayerGraph& graph,
         memory += held * choice.in_flight_bytes;
       } else if (kept == Retention::kRecompute) {
         memory += held * std::min(enters[v], choice.in_flight_bytes);
-        time += choice.forward_time.value_or(choice.time / 3);
+        time += choice.forward();
       } else {
         const double moved = 2 * choice.in_flight_bytes / bandwidth;
         memory += choice.in_flight_bytes;

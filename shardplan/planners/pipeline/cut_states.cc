@@ -149,7 +149,7 @@ void CutStates::sum(const LayerGraph& graph, const DownsetLattice& lattice) {
         continue;
       }
       const problem::LayerChoice& choice = graph.layers[at(nodes_[n])].choices.front();
-      forward += choice.forward_time.value_or(choice.time / 3);
+      forward += choice.forward();
       parameters += choice.parameter_bytes;
       in_flight += choice.in_flight_bytes;
       double most = 0;

@@ -110,7 +110,7 @@ std::vector<StageSums> stage_sums(const LayerGraph& graph,
     for (const int v : stages[s]) {
       stage_of[at(v)] = s;
       const LayerChoice& choice = graph.layers[at(v)].choices[at(choices[at(v)])];
-      const double forward = choice.forward_time.value_or(choice.time / 3);
+      const double forward = choice.forward();
       sums[s].forward += forward;
       sums[s].backward += choice.time - forward;
       sums[s].parameter_bytes += choice.parameter_bytes;

@@ -56,7 +56,7 @@ class Vpipe {
       const problem::LayerChoice& choice = graph.layers[at(v)].choices.front();
       Layer& layer = layers_.emplace_back();
       layer.time = choice.time;
-      layer.forward = choice.forward_time.value_or(choice.time / 3);
+      layer.forward = choice.forward();
       layer.constant = choice.constant_bytes;
       layer.kept = choice.in_flight_bytes;
       layer.entering = std::min(enters[at(v)], choice.in_flight_bytes);
