@@ -303,18 +303,14 @@ bool JsonCursor::integer(std::int64_t low, std::int64_t high, std::int64_t& out)
 }
 
 bool JsonCursor::numbers(std::vector<double>& out, bool infinity) {
-  bool more = false;
-  if (!enter_list()) {
-    return false;
-  }
-  while (next_item(more) && more) {
+  return list([&] {
     double value = 0;
     if (!number(value, infinity)) {
       return false;
     }
     out.push_back(value);
-  }
-  return good();
+    return true;
+  });
 }
 
 bool JsonCursor::null() {

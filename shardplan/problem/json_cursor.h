@@ -30,6 +30,20 @@ class JsonCursor {
   /// A list is read as: enter_list(), then next_item() until `more` is false.
   [[nodiscard]] bool enter_list();
   [[nodiscard]] bool next_item(bool& more);
+  /// All of that, where `item` reads an item and returns whether it could.
+  template <class Item>
+  [[nodiscard]] bool list(const Item& item) {
+    bool more = false;
+    if (!enter_list()) {
+      return false;
+    }
+    while (next_item(more) && more) {
+      if (!item()) {
+        return false;
+      }
+    }
+    return good();
+  }
 
   [[nodiscard]] bool text(std::string& out);
   /// A finite number; "inf" and Infinity are taken as infinity where `infinity` allows it.

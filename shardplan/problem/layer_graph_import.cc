@@ -54,10 +54,10 @@ class PiperReader : private LayerGraphReader {
         return read_integer(graph_.defaults.microbatches.emplace(), 1);
       }
       if (key == "nodes") {
-        return read_list([this] { return read_layer(); });
+        return cursor_.list([this] { return read_layer(); });
       }
       if (key == "edges") {
-        return read_list([this] { return read_edge(); });
+        return cursor_.list([this] { return read_edge(); });
       }
       return cursor_.skip();
     });
@@ -86,7 +86,7 @@ class PiperReader : private LayerGraphReader {
       if (failed != std::errc{} || rest != key.data() + key.size() || degree < 1) {
         return cursor_.fail("the key must be a degree of tensor parallelism, at least 1");
       }
-      return read_list([&] {
+      return cursor_.list([&] {
         layer.choices.emplace_back().degree = degree;
         return read_choice(layer.choices.back(), extras.emplace_back());
       });
@@ -214,10 +214,10 @@ class DnnPartitioningReader : private LayerGraphReader {
         return read_integer(graph_.defaults.cpus.emplace(), 0);
       }
       if (key == "nodes") {
-        return read_list([this] { return read_layer(); });
+        return cursor_.list([this] { return read_layer(); });
       }
       if (key == "edges") {
-        return read_list([this] { return read_edge(); });
+        return cursor_.list([this] { return read_edge(); });
       }
       return cursor_.skip();
     });

@@ -140,9 +140,9 @@ class OwnReader : private LayerGraphReader {
       return read_machines();
     }
     if (key == "layers") {
-      return read_list([this] { return read_layer(); });
+      return cursor_.list([this] { return read_layer(); });
     }
-    return key == "edges" ? read_list([this] { return read_edge(); }) : unknown(key);
+    return key == "edges" ? cursor_.list([this] { return read_edge(); }) : unknown(key);
   }
 
   bool read_machines() {
@@ -181,7 +181,7 @@ class OwnReader : private LayerGraphReader {
                          if (key == "placement") {
                            return read_placement(layer.placement.emplace());
                          }
-                         return key == "choices" ? read_list([&] {
+                         return key == "choices" ? cursor_.list([&] {
                            return read_choice(layer.choices.emplace_back());
                          })
                                                  : unknown(key);

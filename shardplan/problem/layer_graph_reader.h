@@ -16,8 +16,8 @@
 
 namespace shardplan::problem {
 
-/// What the three JSON forms of layer graphs share: reading objects and lists with a cursor, and
-/// joining layers by ids, which may be used before they are defined.
+/// What the three JSON forms of layer graphs share: reading objects with a cursor, and joining
+/// layers by ids, which may be used before they are defined.
 class LayerGraphReader {
  public:
   LayerGraphReader(std::string_view text, const std::string& where)
@@ -54,20 +54,6 @@ class LayerGraphReader {
     }
     return missing.empty() ||
            cursor_.fail("the field \"" + std::string(missing.front()) + "\" is missing");
-  }
-
-  template <class Item>
-  [[nodiscard]] bool read_list(const Item& item) {
-    bool more = false;
-    if (!cursor_.enter_list()) {
-      return false;
-    }
-    while (cursor_.next_item(more) && more) {
-      if (!item()) {
-        return false;
-      }
-    }
-    return cursor_.good();
   }
 
   /// A number of at least 0.

@@ -14,20 +14,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-template <class Item>
-bool StrategyGraphReader::read_list(const Item& item) {
-  bool more = false;
-  if (!cursor_.enter_list()) {
-    return false;
-  }
-  while (cursor_.next_item(more) && more) {
-    if (!item()) {
-      return false;
-    }
-  }
-  return cursor_.good();
-}
-
 Result<StrategyGraphFile> StrategyGraphReader::run() {
   if (!read()) {
     return cursor_.error();
@@ -92,25 +78,26 @@ bool StrategyGraphReader::read_format() {
 
 bool StrategyGraphReader::read_top(const std::string& key) {
   if (key == "tables") {
-    return read_list([this] { return read_cost(TablePool::Shape::kList, tables_.emplace_back()); });
+    return cursor_.list(
+        [this] { return read_cost(TablePool::Shape::kList, tables_.emplace_back()); });
   }
   if (key == "nodes") {
     has_nodes_ = true;
-    return read_list([this] { return read_node(); });
+    return cursor_.list([this] { return read_node(); });
   }
   if (key == "factors") {
-    return read_list([this] { return read_factor(); });
+    return cursor_.list([this] { return read_factor(); });
   }
   if (key == "edges") {
     has_edges_ = true;
     note_foreign(key);
-    return read_list([this] { return read_edge(); });
+    return cursor_.list([this] { return read_edge(); });
   }
   if (key == "rows") {
-    return read_list([this] { return read_row(); });
+    return cursor_.list([this] { return read_row(); });
   }
   if (key == "cases") {
-    return read_list([this] { return read_case(); });
+    return cursor_.list([this] { return read_case(); });
   }
   return skip_foreign(key);
 }
@@ -176,7 +163,7 @@ bool StrategyGraphReader::read_names(Node& node) {
   if (cursor_.peek() == '0') {
     return read_index(node.same_names);
   }
-  return read_list([&] { return cursor_.text(node.strategies.emplace_back()); });
+  return cursor_.list([&] { return cursor_.text(node.strategies.emplace_back()); });
 }
 
 bool StrategyGraphReader::read_factor() {
@@ -191,7 +178,7 @@ bool StrategyGraphReader::read_factor() {
     bool good = true;
     if (key == "nodes") {
       has_scope = true;
-      good = read_list([&] { return read_index(factor.scope.emplace_back()); });
+      good = cursor_.list([&] { return read_index(factor.scope.emplace_back()); });
     } else if (key == "cost") {
       good = read_cost(TablePool::Shape::kList, factor.cost);
     } else {
@@ -262,10 +249,10 @@ bool StrategyGraphReader::read_row() {
 
 /// [[node or factor, table], ...]
 bool StrategyGraphReader::read_entries(std::vector<Entry>& out) {
-  return read_list([&] {
+  return cursor_.list([&] {
     Entry& entry = out.emplace_back();
     int count = 0;
-    const bool good = read_list([&] {
+    const bool good = cursor_.list([&] {
       switch (count++) {
         case 0:
           return read_index(entry.first);
@@ -302,7 +289,7 @@ bool StrategyGraphReader::read_case_field(const std::string& key, Limits& out) {
   }
   if (key == "memory_limits") {
     out.has_each = true;
-    return read_list([&] { return read_limit(out.each.emplace_back()); });
+    return cursor_.list([&] { return read_limit(out.each.emplace_back()); });
   }
   if (key == "optimum") {
     return cursor_.null() || cursor_.number(out.optimum.emplace());

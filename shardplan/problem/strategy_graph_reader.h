@@ -63,9 +63,6 @@ class StrategyGraphReader {
   [[nodiscard]] bool read_cost(TablePool::Shape shape, TableRef& out);
   [[nodiscard]] bool read_limit(double& out);
   [[nodiscard]] bool read_index(std::int64_t& out);
-  /// Reads a list whose items `item` reads.
-  template <class Item>
-  [[nodiscard]] bool read_list(const Item& item);
   /// Passes a field that our own form does not have; the published one may have more than we know.
   [[nodiscard]] bool skip_foreign(const std::string& key);
   void note_foreign(const std::string& key);
