@@ -9,6 +9,7 @@
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/cli/solve_layers.h"
+#include "shardplan/problem/inflate.h"
 #include "shardplan/problem/layer_graph_json.h"
 #include "shardplan/problem/strategy_graph_json.h"
 #include "shardplan/solvers/registry.h"
@@ -294,7 +295,10 @@ Result<int> solve_strategies(std::string_view content,
 
 Result<int> solve_file(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.file, "solve", "a FILE"));
-  SHARDPLAN_ASSIGN_OR_RETURN(const std::string content, read_file(options.file));
+  SHARDPLAN_ASSIGN_OR_RETURN(std::string content, read_file(options.file));
+  if (problem::is_gzip(content)) {
+    SHARDPLAN_ASSIGN_OR_RETURN(content, problem::inflate_gzip(content, options.file));
+  }
   if (!problem::is_layer_graph(content)) {
     return solve_strategies(content, options, session);
   }

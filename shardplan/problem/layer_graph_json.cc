@@ -340,12 +340,8 @@ std::string to_json(const LayerGraph& graph) {
   return out + "]\n}\n";
 }
 
-bool is_layer_graph(std::string_view content) {
-  if (!is_gzip(content)) {
-    return form_of(content) != Form::kNone;
-  }
-  const Result<std::string> text = inflate_gzip(content, "");
-  return text && form_of(*text) != Form::kNone;
+bool is_layer_graph(std::string_view text) {
+  return form_of(text) != Form::kNone;
 }
 
 Result<LayerGraph> parse_layer_graph(std::string_view content, const std::string& where) {

@@ -12,10 +12,10 @@ namespace shardplan::problem {
 /// for bit. Deterministic.
 [[nodiscard]] std::string to_json(const LayerGraph& graph);
 
-/// Whether the content looks like a layer graph of any form that parse_layer_graph() reads, rather
-/// than a strategy graph or no problem at all. Looks at the beginning of the text and at the names
-/// of its top fields.
-[[nodiscard]] bool is_layer_graph(std::string_view content);
+/// Whether the text (inflated, where it came as gzip) looks like a layer graph of any form that
+/// parse_layer_graph() reads, rather than a strategy graph or no problem at all. Looks at the
+/// beginning and at the names of the top fields.
+[[nodiscard]] bool is_layer_graph(std::string_view text);
 
 /// Reads that form, Piper's JSON ("mbsInBatch", "TMPCs"), DNN-partitioning's JSON ("maxFPGAs") or
 /// PipeDream's graph.txt ("node1 -- Input -- forward_compute_time=..."), told apart by content, and
