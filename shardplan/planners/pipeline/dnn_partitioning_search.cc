@@ -27,9 +27,9 @@ PlacementSearch::PlacementSearch(const DownsetLattice& lattice,
       accelerators_(machines.devices),
       cpus_(machines.cpus),
       memory_(machines.memory_bytes > 0 ? machines.memory_bytes * (1 + kRounding)
-                                        : std::numeric_limits<double>::infinity()) {
+                                        : std::numeric_limits<double>::infinity()),
+      lists_(lattice) {
   rest_work_.assign(at(lattice.sets()), 0);
-  parent_.resize(at(lattice.sets()));
   for (const PlacementGroups::Group& group : groups.groups) {
     rest_work_.front() += group.on_accelerator ? group.time : 0;
     if (group.on_accelerator && group.time > 0) {
@@ -41,14 +41,6 @@ PlacementSearch::PlacementSearch(const DownsetLattice& lattice,
       const DownsetLattice::Cover& cover = lattice.covers[at(c)];
       const PlacementGroups::Group& group = groups.groups[at(cover.node)];
       rest_work_[at(cover.to)] = rest_work_[at(set)] - (group.on_accelerator ? group.time : 0);
-      parent_[at(cover.to)] = {cover.node, set};
-    }
-  }
-  std::vector<int> size(at(lattice.sets()), 0);
-  for (int set = 1; set < lattice.sets(); ++set) {
-    size[at(set)] = size[at(parent_[at(set)].to)] + 1;
-    if (size[at(set)] != size[at(set) - 1]) {
-      levels_.push_back(set);
     }
   }
   sources_.resize(graph.layers.size());
@@ -57,7 +49,6 @@ PlacementSearch::PlacementSearch(const DownsetLattice& lattice,
     sources_[at(edge.target)].push_back(edge.source);
     ++out_degree_[at(edge.source)];
   }
-  lists_.resize(at(lattice.sets()));
   sums_.resize(at(lattice.nodes) + 1);
   inside_.assign(graph.layers.size(), 0);
   crossing_.assign(graph.layers.size(), 0);
@@ -67,54 +58,21 @@ std::optional<std::vector<PlacementSearch::Part>> PlacementSearch::find(
     double target, const solvers::Budget& budget, double share) {
   target_ = target;
   budget_ = &budget;
-  for (List& list : lists_) {
-    list.clear();
-  }
   std::fill(inside_.begin(), inside_.end(), 0);
   std::fill(crossing_.begin(), crossing_.end(), 0);
-  lists_.front().push_back({});
-  for (std::size_t size = 0; size + 1 < levels_.size() && !done(); ++size) {
-    push_level(levels_[size], levels_[size + 1], share);
-  }
-  if (stopped_ || lists_.back().empty()) {
+  const auto wasted = [&](int set) {
+    return lists_[set].back().accelerators * target_ + rest_work_[at(set)];
+  };
+  lists_.climb(share, kLeastLikely, stopped_, wasted, [&](int set) { push(set); });
+  if (stopped_ || !lists_.arrived()) {
     return std::nullopt;
   }
   return trace();
 }
 
-void PlacementSearch::push_level(int begin, int end, double share) {
-  level_.clear();
-  for (int set = begin; set < end; ++set) {
-    if (!lists_[at(set)].empty()) {
-      level_.push_back(set);
-    }
-  }
-  if (share < 1) {
-    const auto wasted = [&](int set) {
-      return lists_[at(set)].back().accelerators * target_ + rest_work_[at(set)];
-    };
-    const std::size_t kept =
-        std::min(level_.size(),
-                 std::max(kLeastLikely,
-                          static_cast<std::size_t>(static_cast<double>(level_.size()) * share)));
-    std::partial_sort(
-        level_.begin(),
-        level_.begin() + static_cast<std::ptrdiff_t>(kept),
-        level_.end(),
-        [&](int a, int b) { return std::pair(wasted(a), a) < std::pair(wasted(b), b); });
-    level_.resize(kept);
-  }
-  for (const int set : level_) {
-    if (done()) {
-      return;
-    }
-    push(set);
-  }
-}
-
 void PlacementSearch::push(int from) {
   from_ = from;
-  const List& list = lists_[at(from)];
+  const List& list = lists_[from];
   Sums& sums = sums_.front();
   sums = {};
   sums.accelerator = list.back().accelerators < accelerators_;
@@ -202,16 +160,16 @@ void PlacementSearch::offer(int to, const Sums& sums) {
   if (!accelerator && !sums.cpu) {
     return;
   }
-  const List& below = lists_[at(from_)];
+  const List& below = lists_[from_];
   for (std::size_t e = 0; e < below.size(); ++e) {
     const Entry& base = below[e];
     const auto entry = static_cast<int>(e);
     if (accelerator && base.accelerators < accelerators_ &&
         enough_left(base.cpus, base.accelerators + 1, to)) {
-      insert(lists_[at(to)], {base.cpus, base.accelerators + 1, from_, entry, false});
+      insert(lists_[to], {base.cpus, base.accelerators + 1, from_, entry, false});
     }
     if (sums.cpu && base.cpus < cpus_ && enough_left(base.cpus + 1, base.accelerators, to)) {
-      insert(lists_[at(to)], {base.cpus + 1, base.accelerators, from_, entry, true});
+      insert(lists_[to], {base.cpus + 1, base.accelerators, from_, entry, true});
     }
   }
 }
@@ -235,12 +193,10 @@ void PlacementSearch::insert(List& list, const Entry& entry) {
 
 std::vector<PlacementSearch::Part> PlacementSearch::trace() {
   std::vector<Part> parts;
-  int set = lattice_.sets() - 1;
-  const Entry* entry = &lists_[at(set)].front();
-  while (entry->from >= 0) {
+  lists_.trace([&](const Entry& entry, std::vector<int> groups) {
     Part& part = parts.emplace_back();
-    part.on_cpu = entry->on_cpu;
-    part.groups = groups_between(entry->from, set);
+    part.on_cpu = entry.on_cpu;
+    part.groups = std::move(groups);
     std::fill(inside_.begin(), inside_.end(), 0);
     std::fill(crossing_.begin(), crossing_.end(), 0);
     for (const int group : part.groups) {
@@ -251,28 +207,9 @@ std::vector<PlacementSearch::Part> PlacementSearch::trace() {
         part.load += part.on_cpu ? 0 : change;
       }
     }
-    set = entry->from;
-    entry = &lists_[at(set)][at(entry->entry)];
-  }
+  });
   std::reverse(parts.begin(), parts.end());
   return parts;
-}
-
-std::vector<int> PlacementSearch::groups_between(int from, int to) const {
-  std::vector<std::uint8_t> inside(at(lattice_.nodes), 0);
-  for (int set = to; set != 0; set = parent_[at(set)].to) {
-    inside[at(parent_[at(set)].node)] = 1;
-  }
-  for (int set = from; set != 0; set = parent_[at(set)].to) {
-    inside[at(parent_[at(set)].node)] = 0;
-  }
-  std::vector<int> groups;
-  for (int group = 0; group < lattice_.nodes; ++group) {
-    if (inside[at(group)] != 0) {
-      groups.push_back(group);
-    }
-  }
-  return groups;
 }
 
 }  // namespace shardplan::planners

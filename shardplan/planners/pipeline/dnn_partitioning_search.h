@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shardplan/planners/pipeline/downsets.h"
+#include "shardplan/planners/pipeline/lattice_climb.h"
 #include "shardplan/planners/pipeline/placement_groups.h"
 #include "shardplan/solvers/budget.h"
 
@@ -51,8 +52,6 @@ class PlacementSearch {
     bool cpu = true;
   };
 
-  [[nodiscard]] bool done() const { return stopped_ || !lists_.back().empty(); }
-  void push_level(int begin, int end, double share);
   void push(int from);
   void grow(int set, int last, std::size_t depth);
   [[nodiscard]] bool extend(int group, std::size_t depth);
@@ -64,7 +63,6 @@ class PlacementSearch {
   [[nodiscard]] bool enough_left(int cpus, int accelerators, int set) const;
   static void insert(List& list, const Entry& entry);
   [[nodiscard]] std::vector<Part> trace();
-  [[nodiscard]] std::vector<int> groups_between(int from, int to) const;
 
   const DownsetLattice& lattice_;
   const PlacementGroups& groups_;
@@ -73,8 +71,6 @@ class PlacementSearch {
   double memory_;
   double cpu_share_ = 0;             ///< most accelerator time that a second of a CPU replaces
   std::vector<double> rest_work_{};  ///< accelerator time outside each downset
-  std::vector<DownsetLattice::Cover> parent_{};
-  std::vector<int> levels_{0};
   std::vector<std::vector<int>> sources_{};  ///< of each layer's incoming edges
   std::vector<int> out_degree_{};
 
@@ -82,8 +78,7 @@ class PlacementSearch {
   const solvers::Budget* budget_ = nullptr;
   bool stopped_ = false;
   std::int64_t visits_ = 0;
-  std::vector<List> lists_{};
-  std::vector<int> level_{};
+  LatticeClimb<Entry> lists_;
   int from_ = 0;
   std::vector<Sums> sums_{};
   std::vector<std::uint8_t> inside_{};  ///< of each layer

@@ -26,7 +26,8 @@ Search::Search(const DownsetLattice& lattice,
     : lattice_(lattice),
       costs_(costs),
       devices_(devices),
-      most_replicas_(static_cast<int>(std::min<std::int64_t>(microbatches, devices))) {
+      most_replicas_(static_cast<int>(std::min<std::int64_t>(microbatches, devices))),
+      lists_(lattice) {
   divisor_from_.push_back(0);
   for (int d = 1; d <= most_replicas_; ++d) {
     divisor_from_.push_back(static_cast<int>(divisors_.size()));
@@ -35,7 +36,6 @@ Search::Search(const DownsetLattice& lattice,
     }
   }
   rest_work_.assign(at(lattice.sets()), 0);
-  parent_.resize(at(lattice.sets()));
   time_inside_.assign(at(lattice.sets()), 0);
   for (int node = 0; node < lattice.nodes; ++node) {
     rest_work_[0] += costs.work(node);
@@ -45,17 +45,8 @@ Search::Search(const DownsetLattice& lattice,
       const DownsetLattice::Cover& cover = lattice.covers[at(c)];
       rest_work_[at(cover.to)] = rest_work_[at(set)] - costs.work(cover.node);
       time_inside_[at(cover.to)] = time_inside_[at(set)] + costs.least_time(cover.node);
-      parent_[at(cover.to)] = {cover.node, set};
     }
   }
-  std::vector<int> size(at(lattice.sets()), 0);
-  for (int set = 1; set < lattice.sets(); ++set) {
-    size[at(set)] = size[at(parent_[at(set)].to)] + 1;
-    if (size[at(set)] != size[at(set) - 1]) {
-      levels_.push_back(set);
-    }
-  }
-  lists_.resize(at(lattice.sets()));
   most_.resize(at(lattice.sets()));
   longest_.resize(costs.degrees());
   in_stage_.assign(at(lattice.nodes), 0);
@@ -70,8 +61,7 @@ std::optional<std::vector<Stage>> Search::find(double target,
   target_ = target;
   per_target_ = 1 / target;
   budget_ = &budget;
-  for (std::size_t set = 0; set < lists_.size(); ++set) {
-    lists_[set].clear();
+  for (std::size_t set = 0; set < most_.size(); ++set) {
     most_[set] = static_cast<int>(
         std::floor(devices_ - rest_work_[set] * per_target_ * (1 - kRounding) + kRounding));
     if (!front_.empty()) {
@@ -80,17 +70,16 @@ std::optional<std::vector<Stage>> Search::find(double target,
   }
   costs_.leave_all();
   std::fill(in_stage_.begin(), in_stage_.end(), 0);
-  lists_.front().push_back({});
-  for (std::size_t size = 0; size + 1 < levels_.size() && !done(); ++size) {
-    push_level(levels_[size], levels_[size + 1], share);
-  }
-  if (stopped_ || lists_.back().empty()) {
+  const auto wasted = [&](int set) {
+    return lists_[set].back().k + rest_work_[at(set)] * per_target_;
+  };
+  lists_.climb(share, kLeastLikely, stopped_, wasted, [&](int set) { push(set); });
+  if (stopped_ || !lists_.arrived()) {
     return std::nullopt;
   }
   return trace();
 }
 
-/// Puts stages on the sets [begin, end), which have one size.
 bool Search::bound(double target, const solvers::Budget& budget) {
   target_ = target;
   per_target_ = 1 / target;
@@ -98,7 +87,7 @@ bool Search::bound(double target, const solvers::Budget& budget) {
   costs_.leave_all();
   std::fill(in_stage_.begin(), in_stage_.end(), 0);
   in_front_ = true;
-  front_.assign(lists_.size(), 0);
+  front_.assign(most_.size(), 0);
   for (int set = lattice_.sets() - 1; set-- > 0 && !stopped_;) {
     push_front(set);
   }
@@ -165,39 +154,9 @@ void Search::offer_front(std::size_t t, int to, std::size_t place) {
   alive_[place] = at(start_[place]) == divisors_.size() ? 0 : 1;
 }
 
-void Search::push_level(int begin, int end, double share) {
-  level_.clear();
-  for (int set = begin; set < end; ++set) {
-    if (!lists_[at(set)].empty()) {
-      level_.push_back(set);
-    }
-  }
-  if (share < 1) {
-    const auto wasted = [&](int set) {
-      return lists_[at(set)].back().k + rest_work_[at(set)] * per_target_;
-    };
-    const std::size_t kept =
-        std::min(level_.size(),
-                 std::max(kLeastLikely,
-                          static_cast<std::size_t>(static_cast<double>(level_.size()) * share)));
-    std::partial_sort(
-        level_.begin(),
-        level_.begin() + static_cast<std::ptrdiff_t>(kept),
-        level_.end(),
-        [&](int a, int b) { return std::pair(wasted(a), a) < std::pair(wasted(b), b); });
-    level_.resize(kept);
-  }
-  for (const int set : level_) {
-    if (done()) {
-      return;
-    }
-    push(set);
-  }
-}
-
 void Search::push(int from) {
   from_ = from;
-  start_stage(devices_ - lists_[at(from)].back().k);
+  start_stage(devices_ - lists_[from].back().k);
   grow(from, -1, 0);
 }
 
@@ -260,8 +219,7 @@ bool Search::extend(int node, std::size_t depth) {
 
 void Search::offer(int to, std::size_t depth) {
   const std::size_t degrees = costs_.degrees();
-  if (in_front_ ? front_[at(to)] >= front_[at(from_)]
-                : lists_[at(from_)].back().k >= most_[at(to)]) {
+  if (in_front_ ? front_[at(to)] >= front_[at(from_)] : lists_[from_].back().k >= most_[at(to)]) {
     return;
   }
   for (std::size_t t = 0; t < degrees; ++t) {
@@ -269,7 +227,7 @@ void Search::offer(int to, std::size_t depth) {
     if (alive_[place] != 0 && in_front_) {
       offer_front(t, to, place);
     } else if (alive_[place] != 0) {
-      offer_degree(t, to, place, lists_[at(to)]);
+      offer_degree(t, to, place, lists_[to]);
     }
   }
 }
@@ -297,7 +255,7 @@ void Search::offer_degree(std::size_t t, int to, std::size_t place, List& list) 
   const double sync = costs_.full_sync_time(sums);
   const int degree = costs_.degree(t);
   const int most = most_[at(to)];
-  const List& below = lists_[at(from_)];
+  const List& below = lists_[from_];
   // Without a division: d is at least replica / target, as syncing only adds.
   const double least = replica * per_target_ * (1 - kRounding);
   if (least > most_replicas_) {
@@ -360,36 +318,15 @@ void Search::insert(List& list, const Entry& entry) {
 
 std::vector<Stage> Search::trace() {
   std::vector<Stage> stages;
-  int set = lattice_.sets() - 1;
-  const Entry* entry = &lists_[at(set)].front();
-  while (entry->from >= 0) {
+  lists_.trace([&](const Entry& entry, std::vector<int> nodes) {
     Stage& stage = stages.emplace_back();
-    stage.t = at(entry->t);
-    stage.d = entry->d;
-    stage.y = (entry->s + entry->d - 1) / entry->d;
-    stage.nodes = nodes_between(entry->from, set);
+    stage.t = at(entry.t);
+    stage.d = entry.d;
+    stage.y = (entry.s + entry.d - 1) / entry.d;
+    stage.nodes = std::move(nodes);
     complete(stage);
-    set = entry->from;
-    entry = &lists_[at(set)][at(entry->entry)];
-  }
+  });
   return stages;
-}
-
-std::vector<int> Search::nodes_between(int from, int to) const {
-  std::vector<std::uint8_t> inside(at(lattice_.nodes), 0);
-  for (int set = to; set != 0; set = parent_[at(set)].to) {
-    inside[at(parent_[at(set)].node)] = 1;
-  }
-  for (int set = from; set != 0; set = parent_[at(set)].to) {
-    inside[at(parent_[at(set)].node)] = 0;
-  }
-  std::vector<int> nodes;
-  for (int node = 0; node < lattice_.nodes; ++node) {
-    if (inside[at(node)] != 0) {
-      nodes.push_back(node);
-    }
-  }
-  return nodes;
 }
 
 void Search::complete(Stage& stage) {

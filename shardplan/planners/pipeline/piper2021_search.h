@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shardplan/planners/pipeline/downsets.h"
+#include "shardplan/planners/pipeline/lattice_climb.h"
 #include "shardplan/planners/pipeline/piper2021_stages.h"
 #include "shardplan/solvers/budget.h"
 
@@ -60,10 +61,8 @@ class Search {
   };
   using List = std::vector<Entry>;  ///< s rising, k falling
 
-  [[nodiscard]] bool done() const { return stopped_ || !lists_.back().empty(); }
   void push_front(int from);
   void offer_front(std::size_t t, int to, std::size_t place);
-  void push_level(int begin, int end, double share);
   void push(int from);
   void start_stage(int free);
   void grow(int set, int last, std::size_t depth);
@@ -75,30 +74,26 @@ class Search {
   [[nodiscard]] static bool dominated(const List& list, int s, int k);
   static void insert(List& list, const Entry& entry);
   [[nodiscard]] std::vector<Stage> trace();
-  [[nodiscard]] std::vector<int> nodes_between(int from, int to) const;
   /// The inner choices and the time of a stage whose nodes and options are set.
   void complete(Stage& stage);
 
   const DownsetLattice& lattice_;
   StageCosts& costs_;
   int devices_;
-  int most_replicas_;                            ///< of all stages together
-  std::vector<int> divisors_{};                  ///< of the microbatches, that many devices at most
-  std::vector<int> divisor_from_{};              ///< by x: the first divisor of at least x
-  std::vector<double> rest_work_{};              ///< outside each downset
-  std::vector<int> levels_{0};                   ///< the first downset of each size
-  std::vector<DownsetLattice::Cover> parent_{};  ///< a downset with one node less, and that node
+  int most_replicas_;                ///< of all stages together
+  std::vector<int> divisors_{};      ///< of the microbatches, that many devices at most
+  std::vector<int> divisor_from_{};  ///< by x: the first divisor of at least x
+  std::vector<double> rest_work_{};  ///< outside each downset
 
   double target_ = 0;
   double per_target_ = 0;
   const solvers::Budget* budget_ = nullptr;
   bool stopped_ = false;
   std::int64_t visits_ = 0;
-  std::vector<List> lists_{};
+  LatticeClimb<Entry> lists_;
   std::vector<double> time_inside_{};  ///< of each downset, in the fastest degrees
   std::vector<int> front_{};           ///< what bound() found; empty = nothing yet
   bool in_front_ = false;              ///< bound() is under way
-  std::vector<int> level_{};           ///< those of one size to put stages on
   std::vector<int> most_{};            ///< of each downset: devices that leave enough for the rest
 
   // The stage under way.
