@@ -1,6 +1,6 @@
 // Both methods see the model as a chain of layer times: `chain` makes one of the graph, in the
 // topological order by a queue of ready layers. Read block_partition() for torchgpipe's heuristic
-// and least_largest_block() for the optimum.
+// and even_cut() for the optimum.
 //
 // torchgpipe normalises the times to [0, 1] and moves single layers towards the smallest block
 // until no block exceeds the smallest by more than the largest layer (1 after normalising): the
@@ -14,6 +14,7 @@
 #include <numeric>
 #include <utility>
 
+#include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/problem/published_objectives.h"
 
 namespace shardplan::planners {
@@ -132,40 +133,6 @@ Ends block_partition(const std::vector<double>& times, std::size_t count) {
   }
 }
 
-/// best[b][i] = least possible largest block when the first i layers are in b blocks. The last
-/// block shrinks as it begins later while the rest grows: their crossing is found by bisection.
-Ends least_largest_block(const std::vector<double>& times, std::size_t count) {
-  const std::size_t n = times.size();
-  std::vector<double> prefix(n + 1, 0);
-  std::partial_sum(times.begin(), times.end(), prefix.begin() + 1);
-  std::vector<double> best(prefix);  // of b blocks
-  std::vector<std::vector<std::size_t>> last(count, std::vector<std::size_t>(n + 1, 0));
-  for (std::size_t b = 1; b < count; ++b) {
-    std::vector<double> next(n + 1, 0);
-    for (std::size_t i = b + 1; i <= n; ++i) {
-      std::size_t low = b;
-      std::size_t high = i - 1;
-      while (low < high) {
-        const std::size_t middle = (low + high) / 2;
-        if (best[middle] >= prefix[i] - prefix[middle]) {
-          high = middle;
-        } else {
-          low = middle + 1;
-        }
-      }
-      const auto value = [&](std::size_t j) { return std::max(best[j], prefix[i] - prefix[j]); };
-      last[b][i] = low > b && value(low - 1) <= value(low) ? low - 1 : low;
-      next[i] = value(last[b][i]);
-    }
-    best = std::move(next);
-  }
-  Ends ends(count, n);
-  for (std::size_t b = count; b-- > 1;) {
-    ends[b - 1] = last[b][ends[b]];
-  }
-  return ends;
-}
-
 LayerPlanResult result_of(const Chain& chain, const Ends& ends) {
   LayerPlanResult result;
   result.objective = 0;
@@ -183,18 +150,32 @@ LayerPlanResult result_of(const Chain& chain, const Ends& ends) {
   return result;
 }
 
-Result<LayerPlanResult> solve_torchgpipe(const LayerRequest& request) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const Chain all, chain(request, "torchgpipe"));
-  const auto count = static_cast<std::size_t>(request.machines.devices);
-  LayerPlanResult result = result_of(all, block_partition(all.times, count));
+Ends least_largest_block(const std::vector<double>& times, std::size_t count) {
+  std::vector<double> sums(times.size() + 1, 0);
+  std::partial_sum(times.begin(), times.end(), sums.begin() + 1);
+  const std::vector<std::size_t> begins = even_cut(sums, count);
+  Ends ends(begins.begin() + 1, begins.end());
+  ends.push_back(times.size());
+  return ends;
+}
+
+using Cut = Ends (*)(const std::vector<double>& times, std::size_t count);
+
+Result<LayerPlanResult> cut_chain(const LayerRequest& request, std::string_view method, Cut cut) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const Chain all, chain(request, method));
+  LayerPlanResult result =
+      result_of(all, cut(all.times, static_cast<std::size_t>(request.machines.devices)));
   result.status = SearchStatus::kFeasible;
   return result;
 }
 
+Result<LayerPlanResult> solve_torchgpipe(const LayerRequest& request) {
+  return cut_chain(request, "torchgpipe", &block_partition);
+}
+
 Result<LayerPlanResult> solve_gpipe(const LayerRequest& request) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const Chain all, chain(request, "gpipe"));
-  const auto count = static_cast<std::size_t>(request.machines.devices);
-  LayerPlanResult result = result_of(all, least_largest_block(all.times, count));
+  SHARDPLAN_ASSIGN_OR_RETURN(LayerPlanResult result,
+                             cut_chain(request, "gpipe", &least_largest_block));
   result.status = SearchStatus::kOptimal;
   result.lower_bound = result.objective;
   return result;

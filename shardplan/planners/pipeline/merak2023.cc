@@ -21,8 +21,10 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "shardplan/lower/schedule.h"
+#include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/problem/pipeline_objectives.h"
 #include "shardplan/sim/schedule_time.h"
 
@@ -84,31 +86,11 @@ class AutoPipe {
     return stage + 1 < begins.size() ? begins[stage + 1] : forward_.size();
   }
 
-  /// Least largest stage of the layers from `from` to `to`, by dynamic programming; of equal
-  /// partitions the one whose later stages begin earliest.
+  /// The layers from `from` to `to` in stages whose largest is least.
   [[nodiscard]] Begins balanced(std::size_t from, std::size_t to, std::size_t stages) const {
-    const std::size_t n = to - from;
-    std::vector<std::vector<double>> least(stages, std::vector<double>(n + 1, kInfinity));
-    std::vector<std::vector<std::size_t>> split(stages, std::vector<std::size_t>(n + 1, 0));
-    for (std::size_t i = 1; i <= n; ++i) {
-      least[0][i] = load(from, from + i);
-    }
-    for (std::size_t s = 1; s < stages; ++s) {
-      for (std::size_t i = s + 1; i <= n; ++i) {
-        for (std::size_t j = i - 1; j >= s && load(from + j, from + i) <= least[s][i]; --j) {
-          const double largest = std::max(least[s - 1][j], load(from + j, from + i));
-          if (largest <= least[s][i]) {
-            least[s][i] = largest;
-            split[s][i] = j;
-          }
-        }
-      }
-    }
-    Begins begins(stages, from);
-    std::size_t end = n;
-    for (std::size_t s = stages; s-- > 1;) {
-      end = split[s][end];
-      begins[s] = from + end;
+    Begins begins = even_cut(std::span(prefix_).subspan(from, to - from + 1), stages);
+    for (std::size_t& begin : begins) {
+      begin += from;
     }
     return begins;
   }
