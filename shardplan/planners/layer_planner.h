@@ -10,6 +10,7 @@
 #include "shardplan/planners/planner.h"
 #include "shardplan/problem/layer_graph.h"
 #include "shardplan/problem/layer_plan.h"
+#include "shardplan/solvers/solver.h"
 
 namespace shardplan::planners {
 
@@ -72,6 +73,20 @@ struct LayerPlannerInfo {
 /// for what was not said; without any word on devices the error asks for --devices.
 [[nodiscard]] Result<problem::LayerMachines> complete_machines(const problem::LayerGraph& graph,
                                                                const problem::LayerMachines& asked);
+
+// What methods want of a request; Errors in the name of `method`.
+
+/// No layers that are parts of the backward pass by themselves.
+[[nodiscard]] Status require_both_passes(const problem::LayerGraph& graph, std::string_view method);
+/// At least as many layers as devices.
+[[nodiscard]] Status require_layer_for_each_device(const LayerRequest& request,
+                                                   std::string_view method);
+/// The microbatches of a batch, and one bandwidth.
+[[nodiscard]] Status require_batch_and_bandwidth(const LayerRequest& request,
+                                                 std::string_view method);
+
+/// What stopped a planner whose search is a solver's.
+[[nodiscard]] SearchLimit search_limit(solvers::SolveLimit limit);
 
 /// Options with the defaults filled in; errors name an unknown option or value.
 [[nodiscard]] Result<std::map<std::string, std::string>> complete_options(

@@ -142,6 +142,52 @@ Result<problem::LayerMachines> complete_machines(const problem::LayerGraph& grap
   return machines;
 }
 
+Status require_both_passes(const problem::LayerGraph& graph, std::string_view method) {
+  for (const problem::Layer& layer : graph.layers) {
+    if (layer.placement && layer.placement->backward) {
+      return unsupported(fmt::format("{} wants layers with forward and backward time; {} is a part "
+                                     "of the backward pass by itself",
+                                     method,
+                                     problem::describe(layer)),
+                         graph.name);
+    }
+  }
+  return {};
+}
+
+Status require_layer_for_each_device(const LayerRequest& request, std::string_view method) {
+  const std::size_t layers = request.graph.layers.size();
+  if (static_cast<std::size_t>(request.machines.devices) > layers) {
+    return unsupported(fmt::format("{} makes a stage for every device, and {} layers are not "
+                                   "enough for {} devices",
+                                   method,
+                                   layers,
+                                   request.machines.devices),
+                       "--devices");
+  }
+  return {};
+}
+
+Status require_batch_and_bandwidth(const LayerRequest& request, std::string_view method) {
+  if (request.machines.microbatches < 1 || request.machines.bandwidth <= 0) {
+    return invalid_input(
+        fmt::format("{} needs the microbatches of a batch and a bandwidth", method),
+        request.machines.microbatches < 1 ? "--microbatches" : "--bandwidth");
+  }
+  return {};
+}
+
+SearchLimit search_limit(solvers::SolveLimit limit) {
+  switch (limit) {
+    case solvers::SolveLimit::kTime:
+      return SearchLimit::kTime;
+    case solvers::SolveLimit::kInterrupted:
+      return SearchLimit::kInterrupted;
+    default:
+      return SearchLimit::kNone;
+  }
+}
+
 Result<std::map<std::string, std::string>> complete_options(
     const LayerPlannerInfo& planner, const std::map<std::string, std::string>& given) {
   std::map<std::string, std::string> all;

@@ -29,27 +29,11 @@ struct Chain {
 
 Result<Chain> chain(const LayerRequest& request, std::string_view method) {
   const LayerGraph& graph = request.graph;
-  const auto devices = static_cast<std::size_t>(request.machines.devices);
-  if (devices > graph.layers.size()) {
-    return unsupported(
-        fmt::format("{} makes a stage for every device, and {} layers are not enough "
-                    "for {} devices",
-                    method,
-                    graph.layers.size(),
-                    devices),
-        "--devices");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_layer_for_each_device(request, method));
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(graph, method));
   Chain all{problem::topological_order(graph), {}};
   for (const int v : all.layers) {
-    const problem::Layer& layer = graph.layers[static_cast<std::size_t>(v)];
-    if (layer.placement && layer.placement->backward) {
-      return unsupported(fmt::format("{} wants layers with forward and backward time; {} is a part "
-                                     "of the backward pass by itself",
-                                     method,
-                                     problem::describe(layer)),
-                         graph.name);
-    }
-    all.times.push_back(layer.choices.front().time);
+    all.times.push_back(graph.layers[static_cast<std::size_t>(v)].choices.front().time);
   }
   return all;
 }

@@ -238,10 +238,7 @@ class Chooser {
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
-  if (request.machines.microbatches < 1 || request.machines.bandwidth <= 0) {
-    return invalid_input("chimera needs the microbatches of a batch and a bandwidth",
-                         request.machines.microbatches < 1 ? "--microbatches" : "--bandwidth");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_batch_and_bandwidth(request, "chimera"));
   if (request.machines.devices % 2 != 0) {
     return unsupported(fmt::format("chimera's pipelines in two directions need an even number of "
                                    "devices, not {}",

@@ -7,6 +7,8 @@
 #include <optional>
 #include <tuple>
 
+#include "shardplan/planners/layer_planner.h"
+
 namespace shardplan::planners {
 
 using problem::Layer;
@@ -14,15 +16,7 @@ using problem::LayerEdge;
 using problem::LayerGraph;
 
 Result<CutStates> CutStates::create(const LayerGraph& graph, std::string_view method, int most) {
-  for (const Layer& layer : graph.layers) {
-    if (layer.placement && layer.placement->backward) {
-      return unsupported(fmt::format("{} wants layers with forward and backward time; {} is a part "
-                                     "of the backward pass by itself",
-                                     method,
-                                     problem::describe(layer)),
-                         graph.name);
-    }
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(graph, method));
   CutStates states;
   states.attach(graph);
   if (states.nodes_.empty()) {

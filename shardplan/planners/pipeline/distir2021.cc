@@ -157,10 +157,7 @@ class Grid {
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
-  if (request.machines.microbatches < 1 || request.machines.bandwidth <= 0) {
-    return invalid_input("distir needs the microbatches of a batch and a bandwidth",
-                         request.machines.microbatches < 1 ? "--microbatches" : "--bandwidth");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_batch_and_bandwidth(request, "distir"));
   return Grid(request).run();
 }
 

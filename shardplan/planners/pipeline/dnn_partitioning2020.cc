@@ -183,9 +183,7 @@ class Placement {
 
   [[nodiscard]] LayerPlanResult answer(const solvers::Budget& budget) const {
     LayerPlanResult result;
-    result.limit = budget.limit() == solvers::SolveLimit::kTime ? SearchLimit::kTime
-                   : budget.exhausted()                         ? SearchLimit::kInterrupted
-                                                                : SearchLimit::kNone;
+    result.limit = search_limit(budget.limit());
     if (best_.empty()) {
       result.explanation = "the search was stopped before it found a plan";
       return result;

@@ -149,9 +149,7 @@ class IntegerProgram {
   }
 
   void conclude(const solvers::MixedSolution& solution, LayerPlanResult& result) const {
-    result.limit = solution.limit == solvers::SolveLimit::kTime          ? SearchLimit::kTime
-                   : solution.limit == solvers::SolveLimit::kInterrupted ? SearchLimit::kInterrupted
-                                                                         : SearchLimit::kNone;
+    result.limit = search_limit(solution.limit);
     if (!solution.values.empty()) {
       problem::LayerPlan plan = decode(solution.values);
       const Result<double> value = problem::dnn_partitioning_objective(

@@ -181,13 +181,7 @@ class AutoPipe {
 Result<LayerPlanResult> solve(const LayerRequest& request) {
   const problem::LayerGraph& graph = request.graph;
   const auto stages = static_cast<std::size_t>(request.machines.devices);
-  if (stages > graph.layers.size()) {
-    return unsupported(fmt::format("merak makes a stage for every device, and {} layers are not "
-                                   "enough for {} devices",
-                                   graph.layers.size(),
-                                   stages),
-                       "--devices");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_layer_for_each_device(request, "merak"));
   const std::vector<int> order = problem::topological_order(graph);
   std::vector<double> forward;
   std::vector<double> backward;

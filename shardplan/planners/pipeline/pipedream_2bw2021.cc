@@ -141,10 +141,7 @@ class Enumeration {
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
-  if (request.machines.microbatches < 1 || request.machines.bandwidth <= 0) {
-    return invalid_input("pipedream_2bw needs the microbatches of a batch and a bandwidth",
-                         request.machines.microbatches < 1 ? "--microbatches" : "--bandwidth");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_batch_and_bandwidth(request, "pipedream_2bw"));
   return Enumeration(request).run();
 }
 

@@ -254,16 +254,7 @@ class Piper {
   [[nodiscard]] LayerPlanResult answer(const solvers::Budget& budget) const {
     LayerPlanResult result;
     const bool proven = !gave_up_;
-    switch (budget.limit()) {
-      case solvers::SolveLimit::kTime:
-        result.limit = SearchLimit::kTime;
-        break;
-      case solvers::SolveLimit::kInterrupted:
-        result.limit = SearchLimit::kInterrupted;
-        break;
-      default:
-        break;
-    }
+    result.limit = search_limit(budget.limit());
     if (best_.stages.empty()) {
       result.explanation = "the search was stopped before it found a plan";
       return result;
@@ -295,14 +286,7 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   if (machines.hierarchy.size() > 1) {
     return unsupported("piper knows one bandwidth for all devices and no hierarchy", "--hierarchy");
   }
-  for (const problem::Layer& layer : request.graph.layers) {
-    if (layer.placement && layer.placement->backward) {
-      return unsupported(fmt::format("piper wants layers with forward and backward time; {} is a "
-                                     "part of the backward pass by itself",
-                                     problem::describe(layer)),
-                         request.graph.name);
-    }
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(request.graph, "piper"));
   const WithoutIdleLayers smaller = without_idle_layers(request);
   const LayerRequest reduced{
       smaller.graph, machines, request.options, request.time_limit, request.control};

@@ -253,13 +253,7 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   if (host_bandwidth <= 0) {
     return invalid_input("the bandwidth to the host must be positive", "--option");
   }
-  if (at(request.machines.devices) > request.graph.layers.size()) {
-    return unsupported(fmt::format("vpipe makes a stage for every device, and {} layers are not "
-                                   "enough for {} devices",
-                                   request.graph.layers.size(),
-                                   request.machines.devices),
-                       "--devices");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(require_layer_for_each_device(request, "vpipe"));
   return Vpipe(request, host_bandwidth).run();
 }
 
