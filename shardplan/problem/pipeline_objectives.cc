@@ -216,32 +216,6 @@ Result<double> pipedream_objective(const LayerGraph& graph,
 
 namespace {
 
-/// Every layer in one stage, none before what it needs; the stage of each layer.
-Result<std::vector<int>> stages_in_order(const LayerGraph& graph, const LayerPlan& plan) {
-  std::vector<int> stage_of(graph.layers.size(), -1);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const int v : plan.stages[s].layers) {
-      if (v < 0 || at(v) >= stage_of.size() || stage_of[at(v)] >= 0) {
-        return broken(fmt::format("layer {} is in two stages, or not in the graph", v));
-      }
-      stage_of[at(v)] = static_cast<int>(s);
-    }
-  }
-  for (std::size_t v = 0; v < stage_of.size(); ++v) {
-    if (stage_of[v] < 0) {
-      return broken(fmt::format("{} is in no stage", describe(graph.layers[v])));
-    }
-  }
-  for (const LayerEdge& edge : graph.edges) {
-    if (stage_of[at(edge.source)] > stage_of[at(edge.target)]) {
-      return broken(fmt::format("{} runs before {}, which it needs",
-                                describe(graph.layers[at(edge.target)]),
-                                describe(graph.layers[at(edge.source)])));
-    }
-  }
-  return stage_of;
-}
-
 /// Bytes that layers of the stages up to `stage` send to later ones.
 double bytes_after(const LayerGraph& graph, const std::vector<int>& stage_of, std::size_t stage) {
   const LayerAdjacency adjacent = adjacency(graph);

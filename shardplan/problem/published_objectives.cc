@@ -75,12 +75,17 @@ Status check_forward(const LayerGraph& graph, const std::vector<int>& stage_of) 
 
 }  // namespace
 
+Result<std::vector<int>> stages_in_order(const LayerGraph& graph, const LayerPlan& plan) {
+  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<int> stage_of, stage_of_layers(graph, plan));
+  SHARDPLAN_RETURN_IF_ERROR(check_forward(graph, stage_of));
+  return stage_of;
+}
+
 Result<double> largest_block_objective(const LayerGraph& graph,
                                        const LayerMachines& machines,
                                        const LayerPlan& plan,
                                        const PublishedOptions& /*options*/) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stage_of_layers(graph, plan));
-  SHARDPLAN_RETURN_IF_ERROR(check_forward(graph, stage_of));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stages_in_order(graph, plan));
   if (plan.stages.size() > at(machines.devices)) {
     return broken(fmt::format("{} stages on {} devices", plan.stages.size(), machines.devices), 0);
   }
@@ -149,8 +154,7 @@ Result<double> piper_objective(const LayerGraph& graph,
                                const LayerMachines& machines,
                                const LayerPlan& plan,
                                const PublishedOptions& /*options*/) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stage_of_layers(graph, plan));
-  SHARDPLAN_RETURN_IF_ERROR(check_forward(graph, stage_of));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stages_in_order(graph, plan));
   std::int64_t devices = 0;
   std::int64_t replicas = 0;  // of this stage and all behind it
   double slowest = 0;

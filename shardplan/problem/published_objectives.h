@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "shardplan/problem/layer_graph.h"
 #include "shardplan/problem/layer_plan.h"
@@ -15,6 +16,11 @@ namespace shardplan::problem {
 
 /// The options that a plan was asked with; empty = the defaults.
 using PublishedOptions = std::map<std::string, std::string>;
+
+/// The stage of each layer, when every layer is in one, by a choice that it has, and none runs
+/// before what it needs.
+[[nodiscard]] Result<std::vector<int>> stages_in_order(const LayerGraph& graph,
+                                                       const LayerPlan& plan);
 
 /// GPipe and torchgpipe: the largest sum of layer times of a stage, in a chain that is a
 /// topological order of the graph. One device a stage; no transfers, no memory.

@@ -39,30 +39,22 @@ struct StageTotals {
 Result<std::vector<StageTotals>> totals(const LayerGraph& graph,
                                         const LayerPlan& plan,
                                         double forward_share) {
-  std::vector<int> stage_of(graph.layers.size(), -1);
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<int> stage_of, stages_in_order(graph, plan));
   std::vector<const LayerChoice*> choice_of(graph.layers.size(), nullptr);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const LayerStage& stage = plan.stages[s];
+  for (const LayerStage& stage : plan.stages) {
     for (std::size_t i = 0; i < stage.layers.size(); ++i) {
       const std::size_t v = at(stage.layers[i]);
-      if (v >= stage_of.size() || stage_of[v] >= 0) {
-        return broken(fmt::format("layer {} is in two stages, or not in the graph", v));
+      choice_of[v] = &graph.layers[v].choices[stage.choices.empty() ? 0 : at(stage.choices[i])];
+      if (choice_of[v]->degree != stage.degree) {
+        return broken(fmt::format("{} runs by a choice of degree {} in a stage of degree {}",
+                                  describe(graph.layers[v]),
+                                  choice_of[v]->degree,
+                                  stage.degree));
       }
-      const std::size_t choice = stage.choices.empty() ? 0 : at(stage.choices[i]);
-      if (choice >= graph.layers[v].choices.size() ||
-          graph.layers[v].choices[choice].degree != stage.degree) {
-        return broken(fmt::format(
-            "{} has no choice {} of degree {}", describe(graph.layers[v]), choice, stage.degree));
-      }
-      stage_of[v] = static_cast<int>(s);
-      choice_of[v] = &graph.layers[v].choices[choice];
     }
   }
   std::vector<StageTotals> all(plan.stages.size());
   for (std::size_t v = 0; v < stage_of.size(); ++v) {
-    if (stage_of[v] < 0) {
-      return broken(fmt::format("{} is in no stage", describe(graph.layers[v])));
-    }
     StageTotals& stage = all[at(stage_of[v])];
     const double forward = choice_of[v]->forward_time.value_or(choice_of[v]->time * forward_share);
     stage.forward += forward;
@@ -78,11 +70,6 @@ Result<std::vector<StageTotals>> totals(const LayerGraph& graph,
     const std::size_t target = at(edge.target);
     const std::size_t out = out_seen[source]++;
     const std::size_t in = in_seen[target]++;
-    if (stage_of[source] > stage_of[target]) {
-      return broken(fmt::format("{} runs before {}, which it needs",
-                                describe(graph.layers[target]),
-                                describe(graph.layers[source])));
-    }
     if (stage_of[source] < stage_of[target]) {
       const std::vector<double>& more_out = choice_of[source]->extra_out_bytes;
       const std::vector<double>& more_in = choice_of[target]->extra_in_bytes;
