@@ -68,18 +68,6 @@ std::string_view status_name(planners::SearchStatus status) {
   return "";
 }
 
-std::string_view limit_name(planners::SearchLimit limit) {
-  switch (limit) {
-    case planners::SearchLimit::kNone:
-      return "none";
-    case planners::SearchLimit::kTime:
-      return "time";
-    case planners::SearchLimit::kInterrupted:
-      return "interrupted";
-  }
-  return "";
-}
-
 /// Name and bytes of every part, in the order in which they are shown.
 std::vector<std::pair<std::string_view, Bytes>> parts_of(const sim::MemoryBreakdown& memory) {
   return {{"parameters", memory.parameters},
@@ -187,6 +175,18 @@ Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
   SHARDPLAN_ASSIGN_OR_RETURN(std::vector<planners::PlanResult> results,
                              make_plans(planner, planning, {memory_limit}, control));
   return std::move(results.front());
+}
+
+std::string_view limit_name(planners::SearchLimit limit) {
+  switch (limit) {
+    case planners::SearchLimit::kNone:
+      return "none";
+    case planners::SearchLimit::kTime:
+      return "time";
+    case planners::SearchLimit::kInterrupted:
+      return "interrupted";
+  }
+  return "";
 }
 
 bool fits(const planners::PlanResult& result) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "shardplan/cli/session.h"
 #include "shardplan/cluster/cluster.h"
@@ -58,6 +59,9 @@ struct Planning {
     const Planning& planning,
     const std::vector<Bytes>& limits,
     const Control& control);
+
+/// The limit that stopped a search, as it is written in --json.
+[[nodiscard]] std::string_view limit_name(planners::SearchLimit limit);
 
 /// Whether there is a plan that fits.
 [[nodiscard]] bool fits(const planners::PlanResult& result);

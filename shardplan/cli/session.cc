@@ -117,6 +117,10 @@ void print_json(const nlohmann::ordered_json& object) {
   fmt::print("{}\n", object.dump(2));
 }
 
+nlohmann::ordered_json number_or_null(double number) {
+  return std::isfinite(number) ? nlohmann::ordered_json(number) : nlohmann::ordered_json();
+}
+
 nlohmann::ordered_json whole(Flops flops) {
   constexpr double kLargest = 9e18;
   if (std::abs(flops) > kLargest) {

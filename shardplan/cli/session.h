@@ -39,6 +39,8 @@ void clear_progress();
 
 /// Prints the object with --json's indentation and a newline.
 void print_json(const nlohmann::ordered_json& object);
+/// JSON has no infinity.
+[[nodiscard]] nlohmann::ordered_json number_or_null(double number);
 
 /// A count of operations, which the code keeps as a double, as the whole number that it is; as the
 /// double where 64 bits cannot hold it.

@@ -151,10 +151,6 @@ double gap_of(const Solved& solved) {
   return distance <= 0 ? 0 : distance / std::abs(solved.lower_bound);
 }
 
-nlohmann::ordered_json number_or_null(double number) {
-  return std::isfinite(number) ? nlohmann::ordered_json(number) : nlohmann::ordered_json();
-}
-
 double largest(const std::vector<double>& usage) {
   const auto most = std::max_element(usage.begin(), usage.end());
   return most == usage.end() ? std::numeric_limits<double>::infinity() : *most;

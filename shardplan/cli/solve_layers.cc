@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shardplan/cli/command.h"
+#include "shardplan/cli/planning.h"
 #include "shardplan/planners/layer_planner.h"
 #include "shardplan/problem/layer_graph_json.h"
 #include "shardplan/support/text.h"
@@ -102,22 +103,6 @@ std::string_view status_name(planners::SearchStatus status) {
       return "unknown";
   }
   return "";
-}
-
-std::string_view limit_name(planners::SearchLimit limit) {
-  switch (limit) {
-    case planners::SearchLimit::kNone:
-      return "none";
-    case planners::SearchLimit::kTime:
-      return "time";
-    case planners::SearchLimit::kInterrupted:
-      return "interrupted";
-  }
-  return "";
-}
-
-nlohmann::ordered_json number_or_null(double number) {
-  return std::isfinite(number) ? nlohmann::ordered_json(number) : nlohmann::ordered_json();
 }
 
 const problem::LayerChoice& choice_of(const LayerGraph& graph,
