@@ -165,25 +165,6 @@ TEST(AlpaClusters, HaveTheLeastTraffic) {
   }
 }
 
-/// Layers with recomputation and a choice on two devices.
-problem::LayerGraph with_choices(std::mt19937& random, int layers) {
-  problem::LayerGraph graph = random_graph(random, layers, 0.1);
-  for (problem::Layer& layer : graph.layers) {
-    problem::LayerChoice more = layer.choices[0];
-    more.time *= 4.0 / 3;
-    more.in_flight_bytes *= 0.4;
-    layer.choices.push_back(more);
-    problem::LayerChoice two = layer.choices[0];
-    two.degree = 2;
-    two.time *= 0.6;
-    two.parameter_bytes /= 2;
-    two.in_flight_bytes /= 2;
-    two.constant_bytes /= 2;
-    layer.choices.push_back(two);
-  }
-  return graph;
-}
-
 /// The best plan of these stages, of these numbers of devices, by the evaluator: all choices.
 double best_choices(const problem::LayerGraph& graph,
                     const problem::LayerMachines& machines,
@@ -216,7 +197,7 @@ double best_choices(const problem::LayerGraph& graph,
 TEST(Alpa, EqualsOneFlatSearch) {
   std::mt19937 random(4);
   for (int round = 0; round < 12; ++round) {
-    const problem::LayerGraph graph = with_choices(random, 5);
+    const problem::LayerGraph graph = random_choices(random, 5);
     problem::LayerMachines machines;
     machines.devices = 4;
     machines.hierarchy = {2, 2};
@@ -247,7 +228,7 @@ TEST(Alpa, EqualsOneFlatSearch) {
 
 TEST(Alpa, ClustersWhatIsLong) {
   std::mt19937 random(5);
-  const problem::LayerGraph graph = with_choices(random, 40);
+  const problem::LayerGraph graph = random_choices(random, 40);
   problem::LayerMachines machines;
   machines.devices = 8;
   machines.bandwidth = 1000;

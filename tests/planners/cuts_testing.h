@@ -46,6 +46,27 @@ inline problem::LayerGraph random_graph(std::mt19937& random, int layers, double
   return graph;
 }
 
+/// random_graph() with recomputation, and a choice on two devices, for every layer.
+inline problem::LayerGraph random_choices(std::mt19937& random,
+                                          int layers,
+                                          double more_edges = 0.1) {
+  problem::LayerGraph graph = random_graph(random, layers, more_edges);
+  for (problem::Layer& layer : graph.layers) {
+    problem::LayerChoice more = layer.choices[0];
+    more.time *= 4.0 / 3;
+    more.in_flight_bytes *= 0.4;
+    layer.choices.push_back(more);
+    problem::LayerChoice two = layer.choices[0];
+    two.degree = 2;
+    two.time *= 0.6;
+    two.parameter_bytes /= 2;
+    two.in_flight_bytes /= 2;
+    two.constant_bytes /= 2;
+    layer.choices.push_back(two);
+  }
+  return graph;
+}
+
 /// All ways to cut `layers` (in an order in which they can run) into consecutive stages.
 inline std::vector<std::vector<std::vector<int>>> all_cuts(const problem::LayerGraph& graph,
                                                            const std::vector<int>& layers,

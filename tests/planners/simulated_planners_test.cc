@@ -119,20 +119,7 @@ TEST(Chimera, ChoosesTheBestOfItsConfigurations) {
 TEST(Distir, FindsTheBestOfTheGrid) {
   std::mt19937 random(2);
   for (int round = 0; round < 10; ++round) {
-    LayerGraph graph = random_graph(random, 6, 0.2);
-    for (problem::Layer& layer : graph.layers) {  // recomputation, and two devices a layer
-      problem::LayerChoice more = layer.choices[0];
-      more.time *= 4.0 / 3;
-      more.in_flight_bytes *= 0.4;
-      layer.choices.push_back(more);
-      problem::LayerChoice two = layer.choices[0];
-      two.degree = 2;
-      two.time *= 0.6;
-      two.parameter_bytes /= 2;
-      two.in_flight_bytes /= 2;
-      two.constant_bytes /= 2;
-      layer.choices.push_back(two);
-    }
+    const LayerGraph graph = random_choices(random, 6, 0.2);
     LayerMachines machines = flat(8, 16, 30);
     machines.memory_bytes = round % 2 == 0 ? 0 : 60.0 + 10 * round;
     const EqualStages equal(graph);
