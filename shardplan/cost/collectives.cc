@@ -297,6 +297,17 @@ CollectivePrice CollectivePricer::price(CollectiveKind kind,
   return price;
 }
 
+std::vector<LevelCurves> level_curves(const cluster::Cluster& cluster) {
+  std::vector<LevelCurves> curves;
+  for (const cluster::LinkLevel& level : cluster.levels) {
+    LevelCurves& of_level = curves.emplace_back();
+    for (const auto& [name, points] : level.collective_curves) {
+      of_level.emplace(name, Curve(points));
+    }
+  }
+  return curves;
+}
+
 Seconds message_seconds(const cluster::Cluster& cluster,
                         Bytes bytes,
                         std::int64_t from,

@@ -56,6 +56,9 @@ struct GroupPart {
 /// Curves of one level by collective name.
 using LevelCurves = std::map<std::string, Curve, std::less<>>;
 
+/// The measured curves of the cluster's link levels, one entry a level.
+[[nodiscard]] std::vector<LevelCurves> level_curves(const cluster::Cluster& cluster);
+
 /// Price of every collective on groups with these parts. `curves` (one entry a level) must outlive
 /// the result. kSlice has no price here.
 class CollectivePricer {

@@ -97,7 +97,10 @@ struct CostModel::Tables {
 };
 
 CostModel::Tables::Tables(cluster::Cluster c, cluster::DeviceMesh m)
-    : cluster(std::move(c)), mesh(std::move(m)), memory_curve(cluster.device.memory_curve) {
+    : cluster(std::move(c)),
+      mesh(std::move(m)),
+      memory_curve(cluster.device.memory_curve),
+      level_curves(cost::level_curves(cluster)) {
   const cluster::Device& device = cluster.device;
   seconds_a_byte = 1 / (device.memory_bandwidth * device.memory_efficiency);
   for (std::size_t i = 0; i < kDTypes; ++i) {
@@ -110,12 +113,6 @@ CostModel::Tables::Tables(cluster::Cluster c, cluster::DeviceMesh m)
   }
   for (const auto& [name, points] : device.kernel_curves) {
     kernel_curves.emplace(name, Curve(points));
-  }
-  for (const cluster::LinkLevel& level : cluster.levels) {
-    LevelCurves& curves = level_curves.emplace_back();
-    for (const auto& [name, points] : level.collective_curves) {
-      curves.emplace(name, Curve(points));
-    }
   }
   SHARDPLAN_CHECK(mesh.axes.size() <= static_cast<std::size_t>(sharding::kMaxMeshAxes));
   const CollectivePricer pricer(cluster, level_curves);

@@ -12,18 +12,6 @@ namespace {
 /// Sizes stay whole numbers of a double, also when some are multiplied.
 constexpr std::int64_t kMost = std::int64_t{1} << 31;
 
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
-
-Status count_in_range(const char* what, std::int64_t count) {
-  if (count >= 1 && count <= kMost) {
-    return {};
-  }
-  return invalid_input(std::string(what) + " must be a whole number from 1 to " +
-                       std::to_string(kMost) + ", found " + std::to_string(count));
-}
-
 Status divides(const std::string& what,
                std::int64_t whole,
                const std::string& by,
@@ -164,6 +152,14 @@ MegatronMemory memory_of_stage(const MegatronTerms& terms, const MegatronConfig&
 }
 
 }  // namespace
+
+Status count_in_range(const char* what, std::int64_t count) {
+  if (count >= 1 && count <= kMost) {
+    return {};
+  }
+  return invalid_input(std::string(what) + " must be a whole number from 1 to " +
+                       std::to_string(kMost) + ", found " + std::to_string(count));
+}
 
 std::string_view to_string(Recompute recompute) {
   switch (recompute) {

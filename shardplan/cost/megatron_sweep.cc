@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <tuple>
 #include <utility>
 
@@ -16,10 +15,6 @@ namespace shardplan::cost {
 namespace {
 
 constexpr std::array kRecomputes{Recompute::kNone, Recompute::kSelective, Recompute::kFull};
-
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
 
 std::vector<std::int64_t> divisors(std::int64_t n) {
   std::vector<std::int64_t> small;
@@ -334,11 +329,7 @@ Result<MegatronSweep> sweep(const MegatronModel& model,
                             const MegatronSweepOptions& options,
                             const See& also) {
   SHARDPLAN_RETURN_IF_ERROR(check_megatron(model, cluster));
-  constexpr std::int64_t kMostBatch = std::int64_t{1} << 31;
-  if (options.batch < 1 || options.batch > kMostBatch) {
-    return invalid_input("batch must be a whole number from 1 to " + std::to_string(kMostBatch) +
-                         ", found " + std::to_string(options.batch));
-  }
+  SHARDPLAN_RETURN_IF_ERROR(count_in_range("batch", options.batch));
   const double memory = options.memory > 0 ? options.memory : number(cluster.device.memory);
   Best best(options.keep, memory);
   const auto see = [&](const MegatronConfig& config, Seconds seconds, double bytes) {

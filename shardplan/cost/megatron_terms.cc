@@ -26,10 +26,6 @@ using sharding::CollectiveKind;
 constexpr double kHalf = 2;    ///< bytes of an activation
 constexpr double kSingle = 4;  ///< bytes of an element of the optimizer
 
-double number(std::int64_t count) {
-  return static_cast<double>(count);
-}
-
 double ramp(double dimension) {
   return dimension / (dimension + kHalfRateDimension);
 }
@@ -37,17 +33,6 @@ double ramp(double dimension) {
 /// What is left of a collective that runs beside a product.
 Seconds exposed(Seconds collective, Seconds product) {
   return std::max(0.0, collective - product);
-}
-
-std::vector<LevelCurves> curves_of(const cluster::Cluster& cluster) {
-  std::vector<LevelCurves> curves;
-  for (const cluster::LinkLevel& level : cluster.levels) {
-    LevelCurves& of_level = curves.emplace_back();
-    for (const auto& [name, points] : level.collective_curves) {
-      of_level.emplace(name, Curve(points));
-    }
-  }
-  return curves;
 }
 
 }  // namespace
@@ -71,7 +56,7 @@ MegatronTerms::MegatronTerms(const MegatronModel& model,
     : model_(model),
       cluster_(cluster),
       software_(software),
-      curves_(curves_of(cluster)),
+      curves_(level_curves(cluster)),
       pricer_(cluster_, curves_),
       seconds_a_flop_(1 / (half_rate(cluster.device) * cluster.device.matmul_efficiency)),
       seconds_a_byte_(1 / (cluster.device.memory_bandwidth * cluster.device.memory_efficiency)) {}

@@ -12,6 +12,14 @@
 /// sweep_megatron computes each once and combines them.
 namespace shardplan::cost {
 
+/// A count as the formulas compute with it.
+inline double number(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+/// Error: a count below 1, or above 2^31, whose products doubles would not hold exactly.
+[[nodiscard]] Status count_in_range(const char* what, std::int64_t count);
+
 /// A matrix product whose dimension is this long runs at half the rate of a long one: d / (d + 150)
 /// for each of its three dimensions. Chosen once by hand, not fitted.
 inline constexpr double kHalfRateDimension = 150;
