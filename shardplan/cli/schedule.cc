@@ -30,8 +30,9 @@ struct ScheduleCommand {
   std::vector<std::string> given{};  ///< of the options that only some schedules have
 };
 
-std::string letter(lower::Work work) {
-  return std::string(1, "FBIWU"[static_cast<std::size_t>(work)]);
+/// Whether some device has more than one stage, so that a pass must be told by both.
+bool several_stages(const lower::Schedule& schedule) {
+  return schedule.stages > schedule.devices || schedule.pipelines > 1;
 }
 
 int list_schedules(const Session& session) {
@@ -119,7 +120,7 @@ Status check_options(const lower::ScheduleInfo& info, const ScheduleCommand& com
 std::vector<std::vector<std::string>> cells(const lower::Schedule& schedule,
                                             const sim::ScheduleTime& time,
                                             Seconds slot) {
-  const bool name_stages = schedule.stages > schedule.devices || schedule.pipelines > 1;
+  const bool name_stages = several_stages(schedule);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t device = 0; device < schedule.tasks.size(); ++device) {
     std::vector<std::string>& row =
@@ -133,7 +134,7 @@ std::vector<std::vector<std::string>> cells(const lower::Schedule& schedule,
         row[cell] = cell > first ? "-"
                                  : fmt::format("{}{}{}",
                                                name_stages ? fmt::format("{}", task.stage) : "",
-                                               letter(task.work),
+                                               lower::letter(task.work),
                                                task.microbatch);
       }
     }
@@ -190,14 +191,10 @@ void print_schedule(const lower::Schedule& schedule,
              schedule.devices,
              schedule.microbatches);
   draw(schedule, time, slot);
-  bool split = false;
-  for (const lower::Task& task : schedule.tasks.front()) {
-    split = split || task.work == lower::Work::kBackwardInput;
-  }
   fmt::print(
       "{}F forward, {}; the number behind it is the microbatch{}\n",
-      schedule.stages > schedule.devices || schedule.pipelines > 1 ? "first the stage; " : "",
-      split ? "I gradient of the inputs, W of the weights" : "B backward",
+      several_stages(schedule) ? "first the stage; " : "",
+      lower::has_parts(schedule) ? "I gradient of the inputs, W of the weights" : "B backward",
       schedule.synchronous ? "" : "; updates follow backward passes at once");
   fmt::print("time          {:g} ({:g} on a device from its first pass to its last)\n",
              time.makespan,
@@ -218,7 +215,7 @@ nlohmann::ordered_json to_json(const lower::Schedule& schedule, const sim::Sched
     nlohmann::ordered_json tasks = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < schedule.tasks[device].size(); ++i) {
       const lower::Task& task = schedule.tasks[device][i];
-      tasks.push_back({{"work", letter(task.work)},
+      tasks.push_back({{"work", std::string(1, lower::letter(task.work))},
                        {"stage", task.stage},
                        {"microbatch", task.microbatch},
                        {"weight_version", task.weight_version},

@@ -113,9 +113,25 @@ Result<const ScheduleInfo*> find_schedule(std::string_view name) {
                {"list them with: shardplan schedule"}};
 }
 
+std::vector<std::vector<int>> holders(const Schedule& schedule) {
+  std::vector<std::vector<int>> by_stage(static_cast<std::size_t>(schedule.stages));
+  for (const std::vector<int>& device_of : schedule.device_of) {
+    for (std::size_t stage = 0; stage < by_stage.size(); ++stage) {
+      std::vector<int>& devices = by_stage[stage];
+      if (std::find(devices.begin(), devices.end(), device_of[stage]) == devices.end()) {
+        devices.push_back(device_of[stage]);
+      }
+    }
+  }
+  return by_stage;
+}
+
+char letter(Work work) {
+  return "FBIWU"[static_cast<std::size_t>(work)];
+}
+
 std::string task_text(const Task& task) {
-  return fmt::format(
-      "{}({}, {})", "FBIWU"[static_cast<std::size_t>(task.work)], task.stage, task.microbatch);
+  return fmt::format("{}({}, {})", letter(task.work), task.stage, task.microbatch);
 }
 
 std::vector<std::int64_t> microbatches_in_flight(const Schedule& schedule) {

@@ -103,7 +103,12 @@ struct ScheduleInfo {
 /// Whether it has the backward pass in two parts.
 [[nodiscard]] bool has_parts(const Schedule& schedule);
 
-/// "F(2, 5)": stage 2, microbatch 5; B, I, W as above, U for updates.
+/// By stage: the devices that have it, in the order of the pipelines, each once.
+[[nodiscard]] std::vector<std::vector<int>> holders(const Schedule& schedule);
+
+/// F, B, I, W or U, in the order of Work.
+[[nodiscard]] char letter(Work work);
+/// "F(2, 5)": stage 2, microbatch 5.
 [[nodiscard]] std::string task_text(const Task& task);
 
 /// All schedules, in the order of the table in schedule.cc.

@@ -281,16 +281,7 @@ class Devices {
         devices_(at(schedule.devices)),
         done_(at(schedule.stages * schedule.microbatches), 0),
         met_(at(schedule.stages), 0),
-        holders_(at(schedule.stages)) {
-    for (int stage = 0; stage < schedule.stages; ++stage) {
-      for (const std::vector<int>& device_of : schedule.device_of) {
-        std::vector<int>& holders = holders_[at(stage)];
-        if (std::find(holders.begin(), holders.end(), device_of[at(stage)]) == holders.end()) {
-          holders.push_back(device_of[at(stage)]);
-        }
-      }
-    }
-  }
+        holders_(holders(schedule)) {}
 
   Status run() {
     for (int device = 0; device < schedule_.devices; ++device) {

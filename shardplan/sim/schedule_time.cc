@@ -42,16 +42,9 @@ class Run {
         devices_(at(schedule.devices)),
         forward_end_(at(schedule.stages * schedule.microbatches), kNever),
         backward_end_(forward_end_.size(), kNever),
+        holders_(lower::holders(schedule)),
         meetings_(at(schedule.stages)) {
     time_.tasks.resize(at(schedule.devices));
-    for (int stage = 0; stage < schedule.stages; ++stage) {
-      std::vector<int>& holders = meetings_[at(stage)].holders;
-      for (const std::vector<int>& device_of : schedule.device_of) {
-        if (std::find(holders.begin(), holders.end(), device_of[at(stage)]) == holders.end()) {
-          holders.push_back(device_of[at(stage)]);
-        }
-      }
-    }
   }
 
   Result<ScheduleTime> run() {
@@ -91,9 +84,8 @@ class Run {
     bool arrived = false;  // at an update that others must reach too
   };
 
-  /// The devices that update a stage together, and how many have come.
+  /// How many of the devices that update a stage together have come.
   struct Meeting {
-    std::vector<int> holders{};
     std::size_t arrived = 0;
     Seconds last = 0;
     std::size_t left = 0;  // to leave before the next meeting
@@ -159,7 +151,8 @@ class Run {
   /// When the last device that has this stage comes to its update; kNever before.
   Seconds meet(int device, const Task& task) {
     Meeting& meeting = meetings_[at(task.stage)];
-    if (meeting.holders.size() == 1) {
+    const std::vector<int>& holders = holders_[at(task.stage)];
+    if (holders.size() == 1) {
       return 0;
     }
     Device& state = devices_[at(device)];
@@ -167,10 +160,10 @@ class Run {
       state.arrived = true;
       meeting.last = meeting.arrived == 0 ? state.free : std::max(meeting.last, state.free);
       ++meeting.arrived;
-      if (meeting.arrived == meeting.holders.size()) {
+      if (meeting.arrived == holders.size()) {
         meeting.arrived = 0;
-        meeting.left = meeting.holders.size();
-        ready_.insert(ready_.end(), meeting.holders.begin(), meeting.holders.end());
+        meeting.left = holders.size();
+        ready_.insert(ready_.end(), holders.begin(), holders.end());
       }
     }
     if (!state.arrived || meeting.left == 0) {
@@ -179,7 +172,7 @@ class Run {
     state.arrived = false;
     --meeting.left;
     if (meeting.left == 0) {
-      ready_.insert(ready_.end(), meeting.holders.begin(), meeting.holders.end());
+      ready_.insert(ready_.end(), holders.begin(), holders.end());
     }
     return meeting.last;
   }
@@ -205,7 +198,8 @@ class Run {
   std::vector<Device> devices_;
   std::vector<Seconds> forward_end_;  // by stage and microbatch
   std::vector<Seconds> backward_end_;
-  std::vector<Meeting> meetings_;
+  std::vector<std::vector<int>> holders_;  // by stage
+  std::vector<Meeting> meetings_;          // likewise
   std::deque<int> ready_{};
 };
 

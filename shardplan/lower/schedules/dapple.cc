@@ -6,7 +6,6 @@
 // microbatches whose activations fit the memory. With policy A and enough memory this is 1F1B.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "shardplan/lower/schedules/building.h"
 #include "shardplan/lower/schedules/makers.h"

@@ -6,8 +6,6 @@
 // stage i stashes them for the backward pass, p − i versions with the newest. No vertical sync:
 // stages use weights of different age for one microbatch (the paper's default).
 
-#include <algorithm>
-
 #include "shardplan/lower/schedules/building.h"
 #include "shardplan/lower/schedules/makers.h"
 
