@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """CPU seconds and peak memory of `shardplan solve` on layer graphs, whole process, beside what the
-published code needs (/research/pipeline.md of the project's notes), and its objective.
+published code needs on the same inputs, and its objective.
 
 Published inputs are looked for in $SHARDPLAN_WORKLOADS or ../shared/workloads; rows that need them
 are left out where they are missing. Graphs of other shapes come from layer_graphs.py.
@@ -10,18 +10,12 @@ import copy
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import layer_graphs
+import program
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = next(
-    (path for path in (ROOT / "build" / "shardplan", ROOT / "build-core" / "shardplan") if path.exists()),
-    ROOT / "build" / "shardplan",
-)
-WORKLOADS = pathlib.Path(os.environ.get("SHARDPLAN_WORKLOADS", ROOT / ".." / "shared" / "workloads"))
+WORKLOADS = pathlib.Path(os.environ.get("SHARDPLAN_WORKLOADS", program.ROOT / ".." / "shared" / "workloads"))
 GIB = 2**30
 
 # name, file, planner, options, published objective, published CPU seconds, seconds wanted
@@ -137,17 +131,8 @@ def path_of(name, folder):
 
 
 def measure(path, planner, options):
-    words = [str(PROGRAM), "solve", str(path), "--planner", planner, *map(str, options), "--json"]
-    with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        text = out.read().decode()
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(words)}: {text.strip()}")
-    answer = json.loads(text)
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, answer
+    used, peak, text = program.measure("solve", path, "--planner", planner, *options, "--json")
+    return used, peak, json.loads(text)
 
 
 def main():

@@ -7,17 +7,9 @@ devices' one should be near 0. `--quick` leaves out the rows that take more than
 """
 
 import math
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = next(
-    (path for path in (ROOT / "build" / "shardplan", ROOT / "build-core" / "shardplan") if path.exists()),
-    ROOT / "build" / "shardplan",
-)
+import program
 
 # model, cluster, axes, seconds wanted, MB wanted; None = not asked for
 ROWS = [
@@ -36,17 +28,10 @@ DEVICES = [8, 64, 512, 4096]
 
 def measure(model, cluster, axes):
     """CPU seconds, peak MB and the lines of the answer that say what was found."""
-    command = [str(PROGRAM), "plan", model, "--cluster", cluster, "--max-mesh-axes", str(axes)]
-    with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        text = out.read().decode()
-    if process.returncode not in (0, 1):
-        sys.exit(f"{' '.join(command)}: {text.strip()}")
+    words = ["plan", model, "--cluster", cluster, "--max-mesh-axes", axes]
+    seconds, memory, text = program.measure(*words, allowed=(0, 1))
     step = next((line.split()[1:3] for line in text.splitlines() if line.startswith("step ")), ["-"])
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, " ".join(step)
+    return seconds, memory, " ".join(step)
 
 
 def exponent(sizes, seconds):

@@ -11,13 +11,13 @@ temporaries.
 """
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from program import program
+
 GIB = 2**30
 
 
@@ -32,14 +32,6 @@ CASES = [
     ("22B", 48, 6144, 64, 1, "megatron", 8, 1, 4, 4),
     ("39.1B", 48, 8192, 64, 2, "megatron_dp", 8, 2, 2, 1),
 ]
-
-
-def program():
-    places = [os.environ.get("SHARDPLAN"), ROOT / "build/shardplan", ROOT / "build-core/shardplan"]
-    for place in places:
-        if place and pathlib.Path(place).exists():
-            return str(place)
-    sys.exit("no program: make core, or name it in SHARDPLAN")
 
 
 def shardplan(*words):

@@ -17,12 +17,12 @@ import argparse
 import csv
 import functools
 import json
-import os
 import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from program import ROOT, program
+
 MICROBATCHES = [16, 16, 16, 8, 4, 2, 2, 1, 1, 1]
 CHUNKS = [1, 1, 1, 1, 1, 3, 2, 2, 3, 1]
 PEAK = 312e12
@@ -45,14 +45,6 @@ class Row:
 
     def error(self, constants=None):
         return predicted(self.words, constants)["step_seconds"] / self.seconds - 1
-
-
-def program():
-    places = [os.environ.get("SHARDPLAN"), ROOT / "build/shardplan", ROOT / "build-core/shardplan"]
-    for place in places:
-        if place and pathlib.Path(place).exists():
-            return str(place)
-    sys.exit("no program: make core, or name it in SHARDPLAN")
 
 
 @functools.cache
