@@ -5,9 +5,10 @@
 
 Eighteen step times of A100 clusters: the ten rows of Table 1 of Narayanan et al., SC 2021, and the
 eight of Table 5 of Korthikanti et al., 2022; and twenty figures of activation memory of the latter.
-Every prediction is one call of `shardplan predict` with the constants of the cluster dgx-a100. Then
-the two constants that were fitted (reachable parts of the peak and of the memory bandwidth) are
-fitted anew, to all rows, to all but one, and to one paper only, by least largest error.
+Every prediction is one call of `shardplan predict` with the constants of the cluster dgx-a100. Below
+come what each assumption about the software is worth, and production runs of MT-NLG 530B. Last, the
+two constants that were fitted (reachable parts of the peak and of the memory bandwidth) are fitted
+anew, to all rows, to all but one, and to one paper only, by least largest error.
 
 A published time of Table 1 follows from the printed TFLOP/s a GPU. Microbatches and model chunks
 are not in the paper: they are those of Megatron-LM's examples/sc21/run_table_1.sh.
@@ -164,6 +165,51 @@ def print_memory(published):
     print(f"{equal} of {5 * len(lines)} to the printed digit.\n")
 
 
+def put(words, option, value):
+    """The words with another value of an option, or with the option."""
+    words = list(words)
+    if option not in words:
+        return [*words, option, value]
+    words[words.index(option) + 1] = value
+    return words
+
+
+CHANGES = {  # of a row's words
+    "nothing": lambda row: row.words,
+    "all rows with the software of 2022": lambda row: put(row.words, "--software", "2022"),
+    "all rows with the software of 2021": lambda row: put(row.words, "--software", "2021"),
+    "microbatches of 1 in SC'21": lambda row: (
+        put(row.words, "--microbatch", "1") if row.paper == "SC'21" else row.words
+    ),
+    "no interleaving": lambda row: put(row.words, "--interleave", "1"),
+    "gradients never overlapped": lambda row: [
+        word for word in row.words if word != "--overlap-gradients"
+    ],
+}
+
+
+def print_changes(rows):
+    lines = []
+    for name, change in CHANGES.items():
+        errors = {
+            row.name: predicted(tuple(change(row)))["step_seconds"] / row.seconds - 1 for row in rows
+        }
+        worst = max(errors, key=lambda row: abs(errors[row]))
+        lines.append([name, percent(errors[worst]), worst])
+    print_table(["changed", "largest error", "in row"], lines)
+
+
+def print_production():
+    """MT-NLG 530B (SC'21's software), by GPUs."""
+    for replicas, seconds in ((8, 60.1), (10, 50.2), (12, 44.4)):
+        gpus = 280 * replicas
+        words = words_of(105, 20480, 128, gpus, 8, 35, replicas, 1, 1920, 1)
+        words += ["--recompute", "full", "--software", "2021"]
+        error = predicted(tuple(map(str, words)))["step_seconds"] / seconds - 1
+        print(f"MT-NLG 530B on {gpus} GPUs: {seconds} s, predicted {percent(error)}.")
+    print()
+
+
 def plane(row, at):
     """Relative error of a row as (constant, slope, slope) in x, y = the inverse constants, around
     `at`: a time is a sum of parts that are proportional to one of them, or to none."""
@@ -240,6 +286,8 @@ def main():
     rows = table_one(published, calculon) + table_five(published, calculon)
     print_times(rows)
     print_memory(published)
+    print_changes(rows)
+    print_production()
     if not options.no_fit:
         print_fits(rows)
 
