@@ -264,6 +264,7 @@ Result<Predicted> predict(const LoadedPlan& loaded, bool timeline) {
     out.simulation =
         sim::simulate(loaded.program, loaded.step, cost_model_of(loaded.plan), options);
     out.peak_bytes.assign(static_cast<std::size_t>(loaded.ranks()), out.simulation.peak_bytes);
+    out.trace = timeline ? sim::chrome_trace(out.simulation) : "";
     return out;
   }
   SHARDPLAN_ASSIGN_OR_RETURN(
@@ -274,6 +275,7 @@ Result<Predicted> predict(const LoadedPlan& loaded, bool timeline) {
     out.peak_bytes.push_back(
         simulated.peak_bytes[static_cast<std::size_t>(loaded.pipeline->device_of_rank(rank))]);
   }
+  out.trace = timeline ? sim::chrome_trace(simulated, *loaded.pipeline) : "";
   out.simulation = std::move(simulated.step);
   return out;
 }

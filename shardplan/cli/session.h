@@ -108,6 +108,7 @@ struct LoadPlanOptions {
 struct Predicted {
   sim::Simulation simulation{};
   std::vector<Bytes> peak_bytes{};  ///< by rank
+  std::string trace{};              ///< in Chrome's format, where a timeline was asked for
 };
 [[nodiscard]] Result<Predicted> predict(const LoadedPlan& loaded, bool timeline);
 

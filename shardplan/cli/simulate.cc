@@ -34,17 +34,10 @@ nlohmann::ordered_json to_object(const Predicted& predicted) {
 Result<int> simulate(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.plan, "simulate", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(options.plan));
-  if (loaded.plan.pipeline && !options.trace.empty()) {
-    return Error{ErrorCode::kUnsupported,
-                 "there is no trace of a pipeline; draw its schedule with: shardplan schedule " +
-                     loaded.plan.pipeline->schedule,
-                 "--trace",
-                 {}};
-  }
   SHARDPLAN_ASSIGN_OR_RETURN(const Predicted predicted, predict(loaded, !options.trace.empty()));
   const sim::Simulation& simulation = predicted.simulation;
   if (!options.trace.empty()) {
-    SHARDPLAN_RETURN_IF_ERROR(write_file(options.trace, sim::chrome_trace(simulation)));
+    SHARDPLAN_RETURN_IF_ERROR(write_file(options.trace, predicted.trace));
   }
   if (session.json) {
     nlohmann::ordered_json object = to_object(predicted);
@@ -61,9 +54,14 @@ Result<int> simulate(const Options& options, const Session& session) {
              shape_text(loaded.plan));
   fmt::print("step      {}\n", human_seconds(simulation.step_seconds));
   fmt::print("compute   {}\n", human_seconds(simulation.compute_seconds));
-  fmt::print("transfers {}  {} of it not hidden\n",
-             human_seconds(simulation.communication_seconds),
-             human_seconds(simulation.exposed_communication_seconds));
+  if (loaded.pipeline) {
+    fmt::print("idle      {}  bubbles and communication not hidden, on the busiest device\n",
+               human_seconds(simulation.exposed_communication_seconds));
+  } else {
+    fmt::print("transfers {}  {} of it not hidden\n",
+               human_seconds(simulation.communication_seconds),
+               human_seconds(simulation.exposed_communication_seconds));
+  }
   fmt::print("memory    {} on {} of {} devices  {}\n",
              human_bytes(simulation.peak_bytes),
              loaded.pipeline ? "the fullest" : "each",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "shardplan/cost/cost_model.h"
@@ -28,5 +29,11 @@ struct PipelineSimulation {
                                                            const cluster::Cluster& cluster,
                                                            const std::vector<plan::Plan>& stages,
                                                            const SimOptions& options = {});
+
+/// Chrome trace format, as of a Simulation: a process for each group of devices, a span for each
+/// task of the schedule, messages between groups in threads beside, from the end of the pass that
+/// sends them.
+[[nodiscard]] std::string chrome_trace(const PipelineSimulation& simulation,
+                                       const lower::PipelineProgram& program);
 
 }  // namespace shardplan::sim

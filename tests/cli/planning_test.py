@@ -228,6 +228,18 @@ class SimulateTest(CommandLineTest):
         events = trace["traceEvents"] if isinstance(trace, dict) else trace
         self.assertTrue(any(event.get("ph") == "X" for event in events))
 
+    def test_trace_of_a_pipeline(self):
+        gpt = "gpt:layers=4,hidden=64,heads=4,seq=32,batch=8,vocab=128"
+        words = ("--planner", "gpipe", "--microbatches", "4")
+        plan = self.succeed_json("plan", gpt, "--cluster", "local:4", "-o", "plan.json", *words)
+        self.succeed("simulate", "plan.json", "--trace", "trace.json")
+        events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
+        tasks = [e for e in events if e.get("cat") in ("forward", "backward", "update")]
+        self.assertEqual(len(tasks), 4 * (4 + 4 + 1))
+        self.assertEqual({e["pid"] for e in tasks}, {0, 1, 2, 3})
+        end = max(e["ts"] + e["dur"] for e in tasks) / 1e6
+        self.assertAlmostEqual(end / plan["step_seconds"], 1, delta=1e-9)
+
 
 if __name__ == "__main__":
     unittest.main()
