@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/session.h"
 #include "shardplan/plan/labels.h"
 #include "shardplan/sim/certificate.h"
+#include "shardplan/sim/pipeline_certificate.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::cli {
@@ -37,10 +39,21 @@ bool says_nothing(const plan::Prediction& said) {
          said.peak_bytes == 0 && said.rows.empty();
 }
 
+/// What was counted, whether there are stages or not.
+struct Found {
+  Seconds additive_seconds = 0;
+  Seconds kernel_seconds = 0;
+  Seconds least_step_seconds = 0;
+  Seconds most_step_seconds = 0;
+  Bytes peak_bytes = 0;
+  std::string peak_place{};
+  std::optional<sim::PipelineCertificate> pipeline{};
+};
+
 /// What a plan file says, held against its program.
 class Claims {
  public:
-  Claims(const plan::Plan& plan, const sim::Certificate& found)
+  Claims(const plan::Plan& plan, const Found& found)
       : plan_(plan), said_(plan.prediction), found_(found) {}
 
   std::vector<Claim> check() {
@@ -58,18 +71,23 @@ class Claims {
 
  private:
   void check_seconds() {
-    equal("additive_seconds", said_.additive_seconds, found_.additive_seconds);
-    // Kernels take one stream and collectives another, or all of it one after the other.
-    const Seconds messages = found_.additive_seconds - found_.kernel_seconds;
-    const Seconds least =
-        plan_.cluster.local ? found_.additive_seconds : std::max(found_.kernel_seconds, messages);
-    claim(
-        "step_seconds",
-        at_most(least, said_.step_seconds) && at_most(said_.step_seconds, found_.additive_seconds),
-        fmt::format("the plan says {}, its program takes {} to {}",
-                    seconds(said_.step_seconds),
-                    seconds(least),
-                    seconds(found_.additive_seconds)));
+    if (plan_.pipeline) {
+      claim("additive_seconds",
+            at_most(said_.additive_seconds, said_.step_seconds) &&
+                at_most(said_.step_seconds, said_.additive_seconds),
+            fmt::format("the plan says {}; a pipeline's is its step_seconds, {}",
+                        seconds(said_.additive_seconds),
+                        seconds(said_.step_seconds)));
+    } else {
+      equal("additive_seconds", said_.additive_seconds, found_.additive_seconds);
+    }
+    claim("step_seconds",
+          at_most(found_.least_step_seconds, said_.step_seconds) &&
+              at_most(said_.step_seconds, found_.most_step_seconds),
+          fmt::format("the plan says {}, its program takes {} to {}",
+                      seconds(said_.step_seconds),
+                      seconds(found_.least_step_seconds),
+                      seconds(found_.most_step_seconds)));
   }
 
   void check_bytes() {
@@ -90,8 +108,10 @@ class Claims {
   }
 
   void check_proof() {
-    in_order(
-        "objective_seconds", said_.objective_seconds, "additive_seconds", found_.additive_seconds);
+    in_order("objective_seconds",
+             said_.objective_seconds,
+             "additive_seconds",
+             plan_.pipeline ? said_.additive_seconds : found_.additive_seconds);
     in_order("lower_bound_seconds",
              said_.lower_bound_seconds,
              "objective_seconds",
@@ -131,15 +151,13 @@ class Claims {
 
   const plan::Plan& plan_;
   const plan::Prediction& said_;
-  const sim::Certificate& found_;
+  const Found& found_;
   std::vector<Claim> claims_;
 };
 
 /// "transformer.h.3 / einsum.42, all_gather".
-std::string peak_place(const LoadedPlan& loaded, const sim::Certificate& found) {
-  const auto& section = found.peak_in_update ? loaded.program.update : loaded.program.microbatch;
-  const lower::Step& step = section[found.peak_step];
-  std::string place = plan::op_place(loaded.step, step.op);
+std::string place_of(const lower::Step& step, const ir::Graph& graph) {
+  std::string place = plan::op_place(graph, step.op);
   if (step.recompute) {
     place += ", run again";
   }
@@ -149,8 +167,56 @@ std::string peak_place(const LoadedPlan& loaded, const sim::Certificate& found) 
   return place;
 }
 
+Result<Found> count(const LoadedPlan& loaded) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const sim::Certificate counted,
+                             sim::certify(loaded.program, loaded.step, cost_model_of(loaded.plan)));
+  Found found;
+  found.additive_seconds = counted.additive_seconds;
+  found.kernel_seconds = counted.kernel_seconds;
+  // Kernels take one stream and collectives another, or all of it one after the other.
+  const Seconds messages = found.additive_seconds - found.kernel_seconds;
+  found.least_step_seconds =
+      loaded.plan.cluster.local ? found.additive_seconds : std::max(found.kernel_seconds, messages);
+  found.most_step_seconds = found.additive_seconds;
+  found.peak_bytes = counted.peak_bytes;
+  const auto& section = counted.peak_in_update ? loaded.program.update : loaded.program.microbatch;
+  found.peak_place = place_of(section[counted.peak_step], loaded.step);
+  return found;
+}
+
+/// "group 1, F(1, 3): transformer.h.3 / einsum.42".
+std::string place_of(const sim::PipelineCertificate::Peak& peak,
+                     const lower::PipelineProgram& program) {
+  const auto stage = static_cast<std::size_t>(peak.task.stage);
+  const lower::Program& of_stage = program.programs[stage];
+  const auto& section = peak.in_update ? of_stage.update : of_stage.microbatch;
+  const std::string task = peak.in_update ? fmt::format("update of stage {}", peak.task.stage)
+                                          : lower::task_text(peak.task);
+  return fmt::format("group {}, {}: {}",
+                     peak.group,
+                     task,
+                     place_of(section[peak.step], program.stages[stage].graph));
+}
+
+Result<Found> count_pipeline(const LoadedPlan& loaded,
+                             const lower::PipelineProgram& program,
+                             const std::vector<plan::Plan>& stages) {
+  Found found;
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      found.pipeline,
+      sim::certify_pipeline(
+          program, loaded.plan.cluster, stages, /*in_line=*/loaded.plan.cluster.local));
+  found.additive_seconds = found.pipeline->additive_seconds;
+  found.kernel_seconds = found.pipeline->kernel_seconds;
+  found.least_step_seconds = found.pipeline->least_step_seconds;
+  found.most_step_seconds = found.pipeline->most_step_seconds;
+  found.peak_bytes = found.pipeline->peak.bytes;
+  found.peak_place = place_of(found.pipeline->peak, program);
+  return found;
+}
+
 nlohmann::ordered_json to_object(const LoadedPlan& loaded,
-                                 const sim::Certificate& found,
+                                 const Found& found,
                                  const std::vector<Claim>& claims) {
   const plan::Prediction& said = loaded.plan.prediction;
   nlohmann::ordered_json object;
@@ -158,7 +224,12 @@ nlohmann::ordered_json to_object(const LoadedPlan& loaded,
   object["additive_seconds"] = found.additive_seconds;
   object["compute_seconds"] = found.kernel_seconds;
   object["peak_bytes"] = found.peak_bytes;
-  object["peak_at"] = peak_place(loaded, found);
+  object["peak_at"] = found.peak_place;
+  if (found.pipeline) {
+    object["least_step_seconds"] = found.least_step_seconds;
+    object["most_step_seconds"] = found.most_step_seconds;
+    object["group_peak_bytes"] = found.pipeline->peak_bytes;
+  }
   object["memory_limit"] = limit_of(loaded.plan);
   object["objective_seconds"] = said.objective_seconds;
   object["lower_bound_seconds"] = said.lower_bound_seconds;
@@ -174,25 +245,33 @@ nlohmann::ordered_json to_object(const LoadedPlan& loaded,
   return object;
 }
 
-void print_table(const LoadedPlan& loaded, const sim::Certificate& found) {
+void print_table(const LoadedPlan& loaded, const Found& found) {
   const plan::Plan& plan = loaded.plan;
   const plan::Prediction& said = plan.prediction;
   fmt::print("plan      {} of {} on {}, mesh {}\n",
              plan.planner,
              plan.model,
              plan.cluster.name,
-             cluster::to_string(plan.mesh));
+             shape_text(plan));
   const char* const verdict =
       says_nothing(said) ? "of which the plan says nothing" : "as the plan says";
-  fmt::print("objective {}  {}; kernels {}, collectives {}\n",
-             human_seconds(found.additive_seconds),
-             verdict,
-             human_seconds(found.kernel_seconds),
-             human_seconds(found.additive_seconds - found.kernel_seconds));
-  fmt::print("peak      {}  {}; at {}\n",
-             human_bytes(found.peak_bytes),
-             verdict,
-             peak_place(loaded, found));
+  if (found.pipeline) {
+    fmt::print("step      {}  {}; its longest chain of tasks takes {} to {}\n",
+               human_seconds(says_nothing(said) ? found.most_step_seconds : said.step_seconds),
+               verdict,
+               human_seconds(found.least_step_seconds),
+               human_seconds(found.most_step_seconds));
+    fmt::print("schedule  {} passes, each once; {} messages, all elements of each arrive\n",
+               found.pipeline->passes,
+               found.pipeline->messages);
+  } else {
+    fmt::print("objective {}  {}; kernels {}, collectives {}\n",
+               human_seconds(found.additive_seconds),
+               verdict,
+               human_seconds(found.kernel_seconds),
+               human_seconds(found.additive_seconds - found.kernel_seconds));
+  }
+  fmt::print("peak      {}  {}; at {}\n", human_bytes(found.peak_bytes), verdict, found.peak_place);
   fmt::print("limit     {}  met\n", human_bytes(limit_of(plan)));
   if (said.lower_bound_seconds > 0) {
     fmt::print("bound     {}  not above the least found, {}; gap {:.3f} %\n",
@@ -229,14 +308,11 @@ Error broken(const std::vector<Claim>& claims, const std::string& file) {
 Result<int> check_plan(const std::string& file, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(file, "check-plan", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(file));
-  if (loaded.pipeline) {
-    return Error{ErrorCode::kUnsupported,
-                 "plans of pipelines are not counted a second time; simulate says what they take",
-                 file,
-                 {}};
-  }
-  SHARDPLAN_ASSIGN_OR_RETURN(const sim::Certificate found,
-                             sim::certify(loaded.program, loaded.step, cost_model_of(loaded.plan)));
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const Found found,
+      loaded.pipeline&& loaded.plan.pipeline
+          ? count_pipeline(loaded, *loaded.pipeline, loaded.plan.pipeline->stages)
+          : count(loaded));
   const std::vector<Claim> claims = Claims(loaded.plan, found).check();
   if (session.json) {
     print_json(to_object(loaded, found, claims));

@@ -58,6 +58,59 @@ class GoodPlansTest(CommandLineTest):
             self.assertIn(word, text)
 
 
+class PipelinesTest(CommandLineTest):
+    def make(self, model, cluster, planner, *words):
+        words = ("--planner", planner, "--microbatches", "4", *words)
+        return self.succeed_json("plan", model, "--cluster", cluster, "-o", "plan.json", *words)
+
+    def test_good_plans(self):
+        for model, cluster, planner in (
+            (GPT, "local:2", "gpipe"),
+            (LLAMA, "8xA100-80GB", "dapple"),
+            (MLP, "local:2", "shardplan"),
+            (GPT, "8xA100-80GB", "pipedream"),
+        ):
+            plan = self.make(model, cluster, planner)
+            checked = self.succeed_json("check-plan", "plan.json")
+            self.assertIs(checked["ok"], True)
+            self.assertEqual(checked["peak_bytes"], plan["peak_bytes"])
+            saved = json.loads((self.folder / "plan.json").read_text())
+            if "pipeline" in saved:
+                groups = saved["pipeline"]["groups"]
+                self.assertEqual(len(checked["group_peak_bytes"]), groups)
+                self.assertEqual(max(checked["group_peak_bytes"]), plan["peak_bytes"])
+                self.assertLessEqual(
+                    checked["least_step_seconds"], plan["step_seconds"] * (1 + 1e-9)
+                )
+        text = self.succeed("check-plan", "plan.json")
+        for word in ("as the plan says", "chain of tasks", "passes, each once", "peak", "group"):
+            self.assertIn(word, text)
+
+    def reject_claim(self, plan, *parts):
+        (self.folder / "changed.json").write_text(json.dumps(plan))
+        self.reject(["check-plan", "changed.json"], 1, "changed.json", "does not hold", *parts)
+
+    def test_edited_plans(self):
+        self.make(GPT, "local:2", "gpipe")
+        plan = json.loads((self.folder / "plan.json").read_text())
+        saved = dict(plan["prediction"])
+        for field, value in (
+            ("step_seconds", saved["step_seconds"] * 1.001),
+            ("additive_seconds", saved["step_seconds"] * 2),
+            ("peak_bytes", saved["peak_bytes"] - 1),
+            ("memory_limit", saved["peak_bytes"] - 1),
+            ("objective_seconds", saved["additive_seconds"] * 1.01),
+        ):
+            plan["prediction"] = {**saved, field: value}
+            self.reject_claim(plan, f"{field} does not hold")
+        plan["prediction"] = saved
+        plan["pipeline"]["schedule"] = "1f1b"
+        self.reject_claim(plan, "peak_bytes does not hold")
+        plan["pipeline"]["schedule"] = "gpipe"
+        plan["pipeline"]["stages"][0]["recompute"] = ["transformer.h.0"]
+        self.reject_claim(plan, "step_seconds does not hold")
+
+
 class ChangedPlansTest(CommandLineTest):
     def setUp(self):
         super().setUp()
