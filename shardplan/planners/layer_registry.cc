@@ -14,6 +14,7 @@
 #include "shardplan/planners/pipeline/distir2021.h"
 #include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/dnn_partitioning_ip.h"
+#include "shardplan/planners/pipeline/dnn_partitioning_latency.h"
 #include "shardplan/planners/pipeline/merak2023.h"
 #include "shardplan/planners/pipeline/pipedream2019.h"
 #include "shardplan/planners/pipeline/pipedream_2bw2021.h"
@@ -77,6 +78,7 @@ const std::vector<LayerPlannerInfo>& layer_planners() {
       dnn_partitioning_dp_planner(),
       dnn_partitioning_linear_planner(),
       dnn_partitioning_ip_planner(),
+      dnn_partitioning_latency_planner(),
       gpipe_planner(),
       torchgpipe_planner(),
       pipedream_planner(),

@@ -45,4 +45,13 @@ using PublishedOptions = std::map<std::string, std::string>;
                                                         const LayerPlan& plan,
                                                         const PublishedOptions& options);
 
+/// DNN-partitioning, latency of one query: when the last layer is done. A stage on an accelerator
+/// is a subgraph, and names its device; those of one device run in the order of the plan. A
+/// subgraph starts when all that it needs is in the host's memory, moves that in, runs, and moves
+/// out what others need; layers on CPUs run as soon as they can.
+[[nodiscard]] Result<double> dnn_partitioning_latency_objective(const LayerGraph& graph,
+                                                                const LayerMachines& machines,
+                                                                const LayerPlan& plan,
+                                                                const PublishedOptions& options);
+
 }  // namespace shardplan::problem

@@ -95,6 +95,44 @@ class LayersTest(CommandLineTest):
         graph["edges"] = []
         self.reject(["solve", self.write(graph), "--planner", "gpipe"], 2, "no layers")
 
+    def placed(self):
+        """A chain of three on accelerators that hold two of them, and CPUs a third as fast."""
+        return {
+            "format": "shardplan.layer_graph",
+            "version": 1,
+            "time_unit": "ms",
+            "machines": {"devices": 1, "cpus": 4, "memory_bytes": 2},
+            "layers": [
+                {
+                    "id": name,
+                    "choices": [{"time": 1, "constant_bytes": 1}],
+                    "placement": {"cpu_time": 3},
+                }
+                for name in "abc"
+            ],
+            "edges": [
+                {"source": source, "target": target, "transfer_time": 0.5}
+                for source, target in ("ab", "bc")
+            ],
+        }
+
+    def test_latency(self):
+        words = ["solve", self.write(self.placed()), "--planner", "dnn_partitioning_latency"]
+        answer = self.succeed_json(*words)
+        self.assertEqual((answer["objective"], answer["objective_of"]), (5.5, "of latency"))
+        self.assertEqual(answer["status"], "optimal")
+        self.assertEqual([stage.get("on_cpu", False) for stage in answer["stages"]].count(True), 1)
+        self.assertEqual(self.succeed_json(*words, "--devices", 2)["objective"], 4)
+        self.reject([*words, "--option", "subgraphs=0"], 2, "dnn_partitioning_latency", "subgraphs")
+        graph = self.placed()
+        graph["layers"][2]["placement"]["backward"] = True
+        words[1] = self.write(graph)
+        self.reject(words, 2, "inference", "'c'", "backward pass")
+        graph = self.placed()
+        graph["machines"]["cpus"] = 0
+        words[1] = self.write(graph)
+        self.reject(words, 1, "nothing fits", "no CPUs")
+
     @unittest.skipUnless(WORKLOADS.exists(), "no published inputs (SHARDPLAN_WORKLOADS)")
     def test_published(self):
         for words, objective, unit in (

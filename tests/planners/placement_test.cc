@@ -251,6 +251,117 @@ TEST(DnnPartitioning, IntegerProgramEqualsAllPlacements) {
   }
 }
 
+/// The least latency over all placements of layers in subgraphs and on CPUs that the evaluator
+/// accepts.
+double best_latency(const LayerGraph& graph, const LayerMachines& machines, int subgraphs) {
+  const int slots = machines.devices * subgraphs;
+  const std::size_t layers = graph.layers.size();
+  std::vector<int> slot(layers, 0);  // the last one: CPUs
+  double best = kInfinity;
+  while (true) {
+    problem::LayerPlan plan;
+    for (int s = 0; s <= slots; ++s) {
+      problem::LayerStage stage;
+      stage.on_cpu = s == slots;
+      stage.devices = {s / subgraphs};
+      for (std::size_t v = 0; v < layers; ++v) {
+        if (slot[v] == s) {
+          stage.layers.push_back(static_cast<int>(v));
+        }
+      }
+      if (!stage.layers.empty()) {
+        plan.stages.push_back(stage);
+      }
+    }
+    const auto value = problem::dnn_partitioning_latency_objective(graph, machines, plan, {});
+    best = value ? std::min(best, *value) : best;
+    std::size_t v = 0;
+    while (v < layers && ++slot[v] > slots) {
+      slot[v++] = 0;
+    }
+    if (v == layers) {
+      return best;
+    }
+  }
+}
+
+TEST(DnnPartitioning, LatencyEqualsAllPlacements) {
+  std::mt19937 random(80);
+  for (int round = 0; round < 24; ++round) {
+    SCOPED_TRACE(round);
+    LayerGraph graph = random_placement(random, 6);
+    for (problem::Layer& layer : graph.layers) {
+      problem::LayerPlacement placement = layer.placement.value_or(problem::LayerPlacement{});
+      placement.backward = false;
+      placement.color.reset();
+      layer.placement = placement;
+    }
+    const int subgraphs = 1 + round % 2;
+    LayerMachines asked;
+    asked.devices = subgraphs == 1 ? 2 + round % 3 / 2 : 1 + round % 3 / 2;
+    asked.cpus = round % 4 == 3 ? 0 : 1;
+    asked.memory_bytes = round % 6 == 5 ? 0 : 6 + round % 7;
+    const double expected = best_latency(graph, asked, subgraphs);
+    const LayerPlanResult result =
+        plan_layers("dnn_partitioning_latency",
+                    graph,
+                    asked,
+                    {{"gap", "0"}, {"subgraphs", std::to_string(subgraphs)}});
+    if (std::isinf(expected)) {
+      EXPECT_EQ(result.status, SearchStatus::kInfeasible) << result.explanation;
+      continue;
+    }
+    EXPECT_EQ(result.status, SearchStatus::kOptimal);
+    EXPECT_NEAR(result.objective, expected, 1e-5 * expected);
+    EXPECT_LE(result.lower_bound, expected * (1 + 1e-6));
+  }
+}
+
+/// A chain of three: a accelerator second each, three on a CPU, half a second to move an output.
+TEST(DnnPartitioning, LatencyByHand) {
+  LayerGraph graph;
+  for (int v = 0; v < 3; ++v) {
+    problem::Layer& layer = graph.layers.emplace_back();
+    layer.id = std::to_string(v);
+    layer.choices.push_back({.time = 1, .constant_bytes = 1});
+    layer.placement = problem::LayerPlacement{.cpu_time = 3};
+  }
+  graph.edges = {{0, 1, 0, 0.5}, {1, 2, 0, 0.5}};
+  LayerMachines asked = machines(1, 2, 0, 0);
+  asked.cpus = 1;
+  // Two on the accelerator (1 + 1 + 0.5 to move between them and the CPU), one on a CPU.
+  EXPECT_DOUBLE_EQ(plan_layers("dnn_partitioning_latency", graph, asked).objective, 5.5);
+  asked.devices = 2;
+  EXPECT_DOUBLE_EQ(plan_layers("dnn_partitioning_latency", graph, asked).objective, 4.0);
+  asked.memory_bytes = 3;
+  EXPECT_DOUBLE_EQ(plan_layers("dnn_partitioning_latency", graph, asked).objective, 3.0);
+}
+
+TEST(DnnPartitioningPublished, Latency) {
+  if (workloads().empty()) {
+    GTEST_SKIP() << "no published inputs (SHARDPLAN_WORKLOADS)";
+  }
+  struct Row {
+    const char* file;
+    double greedy;  ///< as published, to its digits
+    double most;    ///< of the search
+  };
+  for (const Row& row :
+       {Row{"bert24_inference", 100.219, 100.2185}, Row{"resnet50_inference", 4197.06, 1156.882}}) {
+    SCOPED_TRACE(row.file);
+    const LayerGraph graph =
+        published(std::string("dnn-partitioning/latency/LayerGraphs/") + row.file + ".json");
+    const LayerPlanResult greedy =
+        plan_layers("dnn_partitioning_latency", graph, {.devices = 0}, {{"search", "greedy"}});
+    EXPECT_NEAR(greedy.objective, row.greedy, 5e-6 * row.greedy);
+    const auto info = find_layer_planner("dnn_partitioning_latency");
+    const auto best = solve_layers(**info, LayerRequest{graph, {.devices = 0}, {}, 1, {}});
+    ASSERT_TRUE(best) << best.error().text();
+    EXPECT_LE(best->objective, row.most * (1 + 1e-9));
+    EXPECT_GE(best->objective, best->lower_bound);
+  }
+}
+
 TEST(DnnPartitioning, BackwardLayersFollowTheirColours) {
   std::mt19937 random(79);
   for (int round = 0; round < 40; ++round) {

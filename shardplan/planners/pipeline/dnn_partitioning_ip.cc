@@ -1,9 +1,6 @@
 // Binaries x[g,m]: group g is on device m. For each accelerator m and layer u that sends something,
 // c[u,m] is at least |x[u,m] - x[v,m]| for every edge (u,v): 1 when an edge of u crosses m's
-// border. Contiguous: z[g,m] says that g or something behind it is on m; it falls along edges, and
-// is 0 on what follows m's groups outside m:
-//
-//   z[v,m] >= x[v,m],   z[v,m] <= z[u,m],   z[v,m] <= x[v,m] - x[u,m] + 1   for each edge (u,v)
+// border. Contiguous parts: placement_program.h.
 //
 // The linearised program's answer bounds the load from above; it is returned when CBC finds nothing
 // better in its time. Deviations: the paper solves by a commercial solver, up to a gap of 1 % or 20
@@ -15,11 +12,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "shardplan/planners/pipeline/dnn_partitioning2020.h"
 #include "shardplan/planners/pipeline/placement_groups.h"
+#include "shardplan/planners/pipeline/placement_program.h"
 #include "shardplan/problem/published_objectives.h"
 #include "shardplan/solvers/mixed_program.h"
 
@@ -58,8 +55,8 @@ class IntegerProgram {
     add_choices();
     add_loads();
     add_transfers();
-    if (request_.options.at("contiguous") == "yes") {
-      add_contiguity();
+    for (int m = 0; m < devices_ && request_.options.at("contiguous") == "yes"; ++m) {
+      add_contiguity(groups_, x_, m, program_);
     }
     solvers::SolveOptions options;
     const std::string& gap = request_.options.at("gap");
@@ -72,10 +69,8 @@ class IntegerProgram {
   }
 
  private:
-  [[nodiscard]] int x(int group, int device) const { return first_x_ + group * devices_ + device; }
-
   void add_choices() {
-    first_x_ = static_cast<int>(program_.columns.size());
+    x_ = {static_cast<int>(program_.columns.size()), devices_};
     const auto groups = static_cast<int>(groups_.groups.size());
     for (int g = 0; g < groups; ++g) {
       MixedProgram::Row one{{}, 1, 1};
@@ -96,9 +91,9 @@ class IntegerProgram {
       for (std::size_t g = 0; g < groups_.groups.size(); ++g) {
         const PlacementGroups::Group& group = groups_.groups[g];
         const double time = m < accelerators_ ? group.time : group.cpu_time;
-        load.terms.emplace_back(x(static_cast<int>(g), m), time / scale_);
+        load.terms.emplace_back(x_(static_cast<int>(g), m), time / scale_);
         if (memory > 0 && group.bytes > 0) {
-          bytes.terms.emplace_back(x(static_cast<int>(g), m), group.bytes / memory);
+          bytes.terms.emplace_back(x_(static_cast<int>(g), m), group.bytes / memory);
         }
       }
       load_rows_.push_back(program_.rows.size());
@@ -110,39 +105,18 @@ class IntegerProgram {
   }
 
   void add_transfers() {
-    std::set<std::pair<int, int>> known;  // of a source layer and a group that it sends to
-    std::vector<std::vector<int>> receivers(groups_.group_of.size());
-    for (const problem::LayerEdge& edge : request_.graph.edges) {
-      const int to = groups_.group_of[at(edge.target)];
-      if (groups_.transfer[at(edge.source)] > 0 && to != groups_.group_of[at(edge.source)] &&
-          known.emplace(edge.source, to).second) {
-        receivers[at(edge.source)].push_back(to);
-      }
-    }
+    const std::vector<std::vector<int>> receivers = receivers_of(request_.graph, groups_);
     for (std::size_t u = 0; u < receivers.size(); ++u) {
-      for (int m = 0; m < accelerators_ && !receivers[u].empty(); ++m) {
+      if (groups_.transfer[u] <= 0 || receivers[u].empty()) {
+        continue;
+      }
+      for (int m = 0; m < accelerators_; ++m) {
         const int crossing = program_.add({0, 0, 1, false});
         program_.rows[load_rows_[at(m)]].terms.emplace_back(crossing, groups_.transfer[u] / scale_);
         for (const int to : receivers[u]) {
           const int from = groups_.group_of[u];
-          program_.add({{{crossing, 1}, {x(from, m), -1}, {x(to, m), 1}}, 0});
-          program_.add({{{crossing, 1}, {x(from, m), 1}, {x(to, m), -1}}, 0});
-        }
-      }
-    }
-  }
-
-  void add_contiguity() {
-    const double none = -std::numeric_limits<double>::infinity();
-    for (int m = 0; m < devices_; ++m) {
-      const auto z = static_cast<int>(program_.columns.size());
-      for (std::size_t g = 0; g < groups_.groups.size(); ++g) {
-        const auto v = static_cast<int>(g);
-        program_.add({0, 0, 1, false});
-        program_.add({{{z + v, 1}, {x(v, m), -1}}, 0});
-        for (const int u : groups_.needs[g]) {
-          program_.add({{{z + v, 1}, {z + u, -1}}, none, 0});
-          program_.add({{{z + v, 1}, {x(v, m), -1}, {x(u, m), 1}}, none, 1});
+          program_.add({{{crossing, 1}, {x_(from, m), -1}, {x_(to, m), 1}}, 0});
+          program_.add({{{crossing, 1}, {x_(from, m), 1}, {x_(to, m), -1}}, 0});
         }
       }
     }
@@ -180,7 +154,7 @@ class IntegerProgram {
     for (const int layer : problem::topological_order(request_.graph)) {
       const int group = groups_.group_of[at(layer)];
       for (int m = 0; m < devices_; ++m) {
-        if (values[at(x(group, m))] > 0.5) {
+        if (values[at(x_(group, m))] > 0.5) {
           parts[at(m)].layers.push_back(layer);
         }
       }
@@ -220,7 +194,7 @@ class IntegerProgram {
   double scale_ = 1;  ///< time that the program calls 1
   MixedProgram program_{};
   int load_ = 0;
-  int first_x_ = 0;
+  PlacementColumns x_{};
   std::vector<std::size_t> load_rows_{};
 };
 

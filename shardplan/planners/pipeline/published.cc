@@ -25,6 +25,7 @@ struct Traits {
   bool recomputes = false;     ///< everything, where that is needed
   bool map_inside = false;     ///< the paper solves stages by an intra-operator planner
   Seconds time_limit = 0;      ///< where the request has none
+  std::string_view refusal{};  ///< why it plans no training step; empty: it does
 };
 constexpr std::string_view kFlush = "asynchronous; run as 1f1b with a flush";
 constexpr std::size_t kAnyLevels = 100;
@@ -40,6 +41,14 @@ constexpr auto kTraits = std::to_array<Traits>({
     {"distir", "1f1b", "with the step's microbatches"},
     {"alpa", "1f1b", "", 2, false, true},
     {"dnn_partitioning_ip", "1f1b", "", 1, false, false, kMostSeconds},
+    {"dnn_partitioning_latency",
+     "",
+     "",
+     1,
+     false,
+     false,
+     0,
+     "is for the latency of one query of inference, and a training step has none"},
     {"vpipe", "1f1b", "what it swaps is recomputed"},
 });
 
@@ -119,6 +128,9 @@ class Publication {
         budget_(budget) {}
 
   Result<std::vector<Candidate>> run() {
+    if (!traits_.refusal.empty()) {
+      return unsupported(fmt::format("{} {}", method_.name, traits_.refusal));
+    }
     SHARDPLAN_ASSIGN_OR_RETURN(StageCut cut, cut_step());
     std::vector<Candidate> candidates;
     SHARDPLAN_ASSIGN_OR_RETURN(candidates.emplace_back(), plan(cut));
