@@ -143,6 +143,14 @@ Result<nlohmann::ordered_json> explain_one(const plan::Plan& plan,
   return nlohmann::ordered_json();
 }
 
+/// Its number; of a copy, what it is a copy of.
+std::string stage_text(const lower::PipelineProgram& program, std::size_t stage) {
+  const auto stages = static_cast<std::size_t>(program.schedule.stages);
+  return stage < stages
+             ? fmt::format("{}", stage)
+             : fmt::format("{}: stage {} of pipeline {}", stage, stage % stages, stage / stages);
+}
+
 Result<int> explain(const Options& options, const Session& session) {
   SHARDPLAN_RETURN_IF_ERROR(require(options.plan, "explain", "a PLAN file"));
   SHARDPLAN_ASSIGN_OR_RETURN(const LoadedPlan loaded, load_plan(options.plan));
@@ -152,7 +160,7 @@ Result<int> explain(const Options& options, const Session& session) {
   }
   for (std::size_t s = 0; options.program && s < loaded.pipeline->stages.size(); ++s) {
     fmt::print("stage {}\n{}",
-               s,
+               stage_text(*loaded.pipeline, s),
                lower::print(loaded.pipeline->programs[s], loaded.pipeline->stages[s].graph));
   }
   if (options.program) {
@@ -162,7 +170,7 @@ Result<int> explain(const Options& options, const Session& session) {
     nlohmann::ordered_json stages = nlohmann::ordered_json::array();
     for (std::size_t s = 0; s < loaded.pipeline->stages.size(); ++s) {
       if (!session.json) {
-        fmt::print("stage     {}\n", s);
+        fmt::print("stage     {}\n", stage_text(*loaded.pipeline, s));
       }
       SHARDPLAN_ASSIGN_OR_RETURN(
           nlohmann::ordered_json stage,

@@ -285,7 +285,12 @@ std::string shape_text(const plan::Plan& plan) {
     return cluster::to_string(plan.mesh);
   }
   const std::vector<plan::Plan>& stages = plan.pipeline->stages;
-  std::string text = fmt::format("{} stages", stages.size());
+  const int pipelines = plan.pipeline->pipelines;
+  const std::size_t of_one = stages.size() / static_cast<std::size_t>(pipelines);
+  std::string text = fmt::format("{} stages", of_one);
+  if (pipelines > 1) {
+    text += fmt::format(" in {} pipelines", pipelines);
+  }
   const bool equal = std::all_of(stages.begin(), stages.end(), [&](const plan::Plan& stage) {
     return stage.mesh == stages.front().mesh;
   });
@@ -294,7 +299,7 @@ std::string shape_text(const plan::Plan& plan) {
   } else if (stages.front().mesh.size() > 1) {
     text += " of " + cluster::to_string(stages.front().mesh);
   }
-  if (static_cast<int>(stages.size()) != plan.pipeline->devices) {
+  if (static_cast<int>(of_one) != plan.pipeline->devices) {
     text += fmt::format(" on {} groups", plan.pipeline->devices);
   }
   return text + ", " + plan.pipeline->schedule;

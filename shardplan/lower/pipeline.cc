@@ -28,10 +28,15 @@ std::optional<Box> meet(const Box& a, const Box& b) {
 
 Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeline) {
   SHARDPLAN_ASSIGN_OR_RETURN(const ScheduleInfo* const info, find_schedule(pipeline.schedule));
-  const auto stages = static_cast<int>(pipeline.stages.size());
-  if (pipeline.devices < 1 || stages % pipeline.devices != 0) {
+  const auto copies = static_cast<int>(pipeline.stages.size());
+  const int stages = copies / std::max(1, pipeline.pipelines);
+  if (pipeline.devices < 1 || pipeline.pipelines < 1 || stages % pipeline.devices != 0 ||
+      stages * pipeline.pipelines != copies) {
     return invalid_input(
-        fmt::format("{} stages cannot be shared by {} groups of devices", stages, pipeline.devices),
+        fmt::format("{} stages of {} pipelines cannot be shared by {} groups of devices",
+                    copies,
+                    pipeline.pipelines,
+                    pipeline.devices),
         "pipeline");
   }
   ScheduleShape shape;
@@ -48,7 +53,13 @@ Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeli
     shape.microbatches = pipeline.steps;
   }
   shape.chunks = stages / pipeline.devices;
+  shape.pipelines = pipeline.pipelines;
   SHARDPLAN_ASSIGN_OR_RETURN(Schedule schedule, info->make(shape));
+  if (schedule.pipelines != pipeline.pipelines) {
+    return invalid_input(
+        fmt::format("schedule {} has one pipeline, not {}", pipeline.schedule, pipeline.pipelines),
+        "pipeline");
+  }
   if (schedule.stages != stages) {
     return invalid_input(fmt::format("schedule {} has {} stages for {} groups of devices, not {}",
                                      pipeline.schedule,
@@ -197,7 +208,7 @@ std::vector<UpdateRun> update_runs(const PipelineProgram& program, int device) {
     std::size_t index;
   };
   std::vector<Instruction> all;
-  for (int stage = 0; stage < program.schedule.stages; ++stage) {
+  for (int stage = 0; stage < program.stages_with_copies(); ++stage) {
     if (program.device_of(stage) != device) {
       continue;
     }
@@ -233,7 +244,8 @@ Result<PipelineProgram> lower_pipeline(const ir::Graph& step,
   const plan::Pipeline& pipeline = *plan.pipeline;
   SHARDPLAN_ASSIGN_OR_RETURN(
       training::StagedStep staged,
-      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later));
+      training::split_into_stages(
+          step, pipeline.stage_of, pipeline.weights_later, pipeline.pipelines));
   if (staged.stages.size() != pipeline.stages.size()) {
     return invalid_input(fmt::format("{} stages have a plan, the step is cut into {}",
                                      pipeline.stages.size(),

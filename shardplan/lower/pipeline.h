@@ -17,7 +17,7 @@ namespace shardplan::lower {
 
 /// A message between the programs of two stages.
 struct Link {
-  int from = 0;  ///< stage
+  int from = 0;  ///< stage, as PipelineProgram numbers them
   int to = 0;
   ir::Phase phase = ir::Phase::kForward;
   ir::TensorType type{};  ///< whole
@@ -27,7 +27,8 @@ struct Link {
 
 /// The programs of all stages and the order in which their parts run. The forward and backward
 /// steps of Program::microbatch are separate tasks; the ranks of a stage are those of its group of
-/// devices.
+/// devices. Where several pipelines have copies of the stages, each copy is a stage here: stage s
+/// of pipeline k is number k · schedule.stages + s.
 struct PipelineProgram {
   Schedule schedule{};
   std::vector<training::Stage> stages{};
@@ -40,8 +41,14 @@ struct PipelineProgram {
   std::vector<Link> links{};  ///< by message
 
   [[nodiscard]] std::int64_t ranks() const { return first_rank.back(); }
+  [[nodiscard]] int stages_with_copies() const { return schedule.pipelines * schedule.stages; }
   [[nodiscard]] int device_of(int stage) const {
-    return schedule.device_of[0][static_cast<std::size_t>(stage)];
+    return schedule.device_of[static_cast<std::size_t>(stage / schedule.stages)]
+                             [static_cast<std::size_t>(stage % schedule.stages)];
+  }
+  /// The number of a stage of a task in the list of `device`.
+  [[nodiscard]] int stage_of(const Task& task, int device) const {
+    return pipeline_of(schedule, task, device) * schedule.stages + task.stage;
   }
   [[nodiscard]] std::int64_t first_rank_of(int stage) const {
     return first_rank[static_cast<std::size_t>(device_of(stage))];

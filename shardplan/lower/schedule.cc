@@ -126,6 +126,17 @@ std::vector<std::vector<int>> holders(const Schedule& schedule) {
   return by_stage;
 }
 
+int pipeline_of(const Schedule& schedule, const Task& task, int device) {
+  if (task.work != Work::kUpdate) {
+    return schedule.pipeline_of[static_cast<std::size_t>(task.microbatch)];
+  }
+  const auto here = std::find_if(
+      schedule.device_of.begin(), schedule.device_of.end(), [&](const auto& device_of) {
+        return device_of[static_cast<std::size_t>(task.stage)] == device;
+      });
+  return here == schedule.device_of.end() ? 0 : static_cast<int>(here - schedule.device_of.begin());
+}
+
 char letter(Work work) {
   return "FBIWU"[static_cast<std::size_t>(work)];
 }

@@ -106,6 +106,10 @@ struct ScheduleInfo {
 /// By stage: the devices that have it, in the order of the pipelines, each once.
 [[nodiscard]] std::vector<std::vector<int>> holders(const Schedule& schedule);
 
+/// The pipeline to which a task in the list of `device` belongs: a pass to its microbatch's, an
+/// update to the one whose copy of the stage is there (0 where none is).
+[[nodiscard]] int pipeline_of(const Schedule& schedule, const Task& task, int device);
+
 /// F, B, I, W or U, in the order of Work.
 [[nodiscard]] char letter(Work work);
 /// "F(2, 5)": stage 2, microbatch 5.

@@ -260,7 +260,8 @@ namespace {
 Status check_pipeline(const Plan& plan, const Pipeline& pipeline, const ir::Graph& step) {
   SHARDPLAN_ASSIGN_OR_RETURN(
       const training::StagedStep staged,
-      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later));
+      training::split_into_stages(
+          step, pipeline.stage_of, pipeline.weights_later, pipeline.pipelines));
   if (staged.stages.size() != pipeline.stages.size()) {
     return invalid_input("it has plans of " + std::to_string(pipeline.stages.size()) +
                              " stages, and cuts the step into " +

@@ -391,7 +391,7 @@ Status read_pipeline(const JsonValue& document,
                      Plan& plan) {
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue object, document.field("pipeline"));
   SHARDPLAN_RETURN_IF_ERROR(
-      object.only({"schedule", "groups", "weights_later", "steps", "cut", "stages"}));
+      object.only({"schedule", "groups", "weights_later", "steps", "pipelines", "cut", "stages"}));
   Pipeline pipeline;
   SHARDPLAN_RETURN_IF_ERROR(read_text(object, "schedule", pipeline.schedule));
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue groups, object.field("groups"));
@@ -406,9 +406,14 @@ Status read_pipeline(const JsonValue& document,
     SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue flag, object.field("weights_later"));
     SHARDPLAN_ASSIGN_OR_RETURN(pipeline.weights_later, flag.boolean());
   }
+  if (object.has("pipelines")) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue pipelines, object.field("pipelines"));
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t copies, pipelines.integer(1, count));
+    pipeline.pipelines = static_cast<int>(copies);
+  }
   SHARDPLAN_RETURN_IF_ERROR(read_cut(object, step, pipeline.stage_of));
-  Result<training::StagedStep> staged =
-      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later);
+  Result<training::StagedStep> staged = training::split_into_stages(
+      step, pipeline.stage_of, pipeline.weights_later, pipeline.pipelines);
   if (!staged) {
     return within(std::move(staged).error(), object.place());
   }

@@ -136,6 +136,9 @@ ordered_json write_pipeline(const Pipeline& pipeline, const ir::Graph& step) {
   if (pipeline.weights_later) {
     out["weights_later"] = true;
   }
+  if (pipeline.pipelines != 1) {
+    out["pipelines"] = pipeline.pipelines;
+  }
   out["cut"] = ordered_json::array();
   int last = -1;
   for (std::size_t i = 0; i < step.ops().size(); ++i) {
@@ -147,8 +150,8 @@ ordered_json write_pipeline(const Pipeline& pipeline, const ir::Graph& step) {
     }
   }
   out["stages"] = ordered_json::array();
-  const Result<training::StagedStep> staged =
-      training::split_into_stages(step, pipeline.stage_of, pipeline.weights_later);
+  const Result<training::StagedStep> staged = training::split_into_stages(
+      step, pipeline.stage_of, pipeline.weights_later, pipeline.pipelines);
   SHARDPLAN_CHECK(staged.has_value()) << staged.error().text();
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
     ordered_json stage;

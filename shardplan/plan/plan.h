@@ -68,7 +68,11 @@ struct Pipeline {
   bool weights_later = false;
   /// Steps that an asynchronous schedule takes without a flush; 1: of a synchronous one.
   std::int64_t steps = 1;
-  /// Of the stages' own steps (training/stages.h), on the devices of one group.
+  /// Copies of the model that share the groups and the microbatches (Chimera: 2); a group has a
+  /// stage of each.
+  int pipelines = 1;
+  /// Of the stages' own steps (training/stages.h), those of one pipeline after the other, on the
+  /// devices of one group.
   std::vector<Plan> stages;
 };
 

@@ -28,7 +28,7 @@ Result<Candidate> evaluate_pipeline(const plan::Plan& plan,
                              sim::simulate_pipeline(program, plan.cluster, stages, options));
   Candidate candidate;
   candidate.simulation = std::move(simulated.step);
-  for (int stage = 0; stage < program.schedule.stages; ++stage) {
+  for (int stage = 0; stage < program.stages_with_copies(); ++stage) {
     candidate.stage_peaks.push_back(
         simulated.peak_bytes[static_cast<std::size_t>(program.device_of(stage))]);
   }

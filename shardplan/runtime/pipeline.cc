@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -32,7 +33,7 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
   const int here = program_.device_of_rank(rank_);
   update_runs_ = lower::update_runs(program_, here);
   std::vector<int> mine;
-  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+  for (int stage = 0; stage < program_.stages_with_copies(); ++stage) {
     if (program_.device_of(stage) == here) {
       mine.push_back(stage);
     }
@@ -57,30 +58,30 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
 }
 
 Result<double> PipelineTrainer::run_task(const lower::Task& task, const InputSource& inputs) {
-  Executor& executor = *stages_.at(task.stage);
+  const int stage = program_.stage_of(task, program_.device_of_rank(rank_));
+  Executor& executor = *stages_.at(stage);
   const std::vector<ir::ValueId>& value_of =
-      program_.stages[static_cast<std::size_t>(task.stage)].value_of;
+      program_.stages[static_cast<std::size_t>(stage)].value_of;
   const InputSource of_stage = [&](ir::ValueId input, std::int64_t microbatch) {
     return inputs(value_of[input.index()], microbatch);
   };
   messenger_->begin_task(true);
-  const std::int64_t microbatches =
-      program_.programs[static_cast<std::size_t>(task.stage)].microbatches;
+  const std::int64_t microbatches = program_.programs.front().microbatches;
   executor.set_random_step(steps_done_ + task.microbatch / microbatches);
-  const bool stale =
-      task.work != lower::Work::kUpdate && task.weight_version != version_[task.stage];
+  const bool stale = task.work != lower::Work::kUpdate && task.weight_version != version_[stage];
   if (stale) {
     executor.exchange_weights(task.weight_version);
   }
-  Result<double> loss = run_pass(task, of_stage);
+  Result<double> loss = run_pass(executor, task, of_stage);
   if (stale) {
     executor.exchange_weights(task.weight_version);
   }
   return loss;
 }
 
-Result<double> PipelineTrainer::run_pass(const lower::Task& task, const InputSource& of_stage) {
-  Executor& executor = *stages_.at(task.stage);
+Result<double> PipelineTrainer::run_pass(Executor& executor,
+                                         const lower::Task& task,
+                                         const InputSource& of_stage) {
   switch (task.work) {
     case lower::Work::kForward:
       SHARDPLAN_RETURN_IF_ERROR(executor.run_forward(of_stage, task.microbatch));
@@ -162,7 +163,8 @@ std::int64_t PipelineTrainer::steps_a_run() const {
   return program_.schedule.microbatches / program_.programs.front().microbatches;
 }
 
-/// Every rank of the stage with the loss has the same; the others have 0.
+/// Every rank of a stage with the loss has the same, that of its pipeline's microbatches; the
+/// others have 0.
 double PipelineTrainer::loss_everywhere(double mine) const {
   if (world_ == nullptr) {
     return mine;
@@ -170,12 +172,16 @@ double PipelineTrainer::loss_everywhere(double mine) const {
   const at::Tensor all = at::empty({ranks()}, at::TensorOptions(at::kDouble));
   all_gather_into(*world_, all, at::empty({1}, at::TensorOptions(at::kDouble)).fill_(mine));
   const auto* const losses = static_cast<const double*>(all.const_data_ptr());
-  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
-    if (program_.programs[static_cast<std::size_t>(stage)].loss.valid()) {
-      return losses[program_.first_rank_of(stage)];
+  double loss = 0;
+  std::set<std::int64_t> counted;
+  for (int stage = 0; stage < program_.stages_with_copies(); ++stage) {
+    const std::int64_t rank = program_.first_rank_of(stage);
+    if (program_.programs[static_cast<std::size_t>(stage)].loss.valid() &&
+        counted.insert(rank).second) {
+      loss += losses[rank];
     }
   }
-  return mine;
+  return loss;
 }
 
 LocatedPart PipelineTrainer::located(int stage, const lower::Resident& resident) const {
@@ -191,7 +197,7 @@ LocatedPart PipelineTrainer::located(int stage, const lower::Resident& resident)
 
 std::vector<LocatedPart> PipelineTrainer::parameters() const {
   std::vector<LocatedPart> all;
-  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+  for (int stage = 0; stage < program_.stages_with_copies(); ++stage) {
     const auto s = static_cast<std::size_t>(stage);
     for (const lower::Resident& resident : program_.programs[s].residents) {
       if (program_.stages[s].graph.value(resident.global).kind != ir::ValueKind::kParameter) {
@@ -208,7 +214,7 @@ std::vector<LocatedPart> PipelineTrainer::parameters() const {
 
 std::vector<LocatedPart> PipelineTrainer::trained_gradients() const {
   std::vector<LocatedPart> all;
-  for (int stage = 0; stage < program_.schedule.stages; ++stage) {
+  for (int stage = 0; stage < program_.stages_with_copies(); ++stage) {
     const auto s = static_cast<std::size_t>(stage);
     for (const lower::Resident& gradient : program_.programs[s].kept_gradients) {
       all.push_back(located(stage, gradient));

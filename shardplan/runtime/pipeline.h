@@ -48,7 +48,9 @@ class PipelineTrainer final : public Trainer {
         uses_(program.schedule.tasks[static_cast<std::size_t>(program.device_of_rank(rank))]) {}
   Status set_up(const PipelineSetup& setup);
   Result<double> run_task(const lower::Task& task, const InputSource& inputs);
-  Result<double> run_pass(const lower::Task& task, const InputSource& of_stage);
+  static Result<double> run_pass(Executor& executor,
+                                 const lower::Task& task,
+                                 const InputSource& of_stage);
   Status run_updates();
   Status run_stale_update(std::size_t task, int stage);
   [[nodiscard]] double loss_everywhere(double mine) const;

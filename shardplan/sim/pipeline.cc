@@ -39,12 +39,21 @@ Seconds wire_seconds(const PipelineProgram& program, const cluster::Cluster& clu
   return most;
 }
 
+/// Of a step, those that go through a stage.
+double microbatches_of(const PipelineProgram& program, int stage) {
+  const std::vector<int>& pipeline_of = program.schedule.pipeline_of;
+  const auto mine = static_cast<double>(
+      std::count(pipeline_of.begin(), pipeline_of.end(), stage / program.schedule.stages));
+  return mine * static_cast<double>(program.programs.front().microbatches) /
+         static_cast<double>(program.schedule.microbatches);
+}
+
 /// The bytes of one group of devices, task by task.
 class GroupMemory {
  public:
   GroupMemory(const PipelineProgram& program, int group)
       : program_(program), group_(group), sent_(program) {
-    for (int stage = 0; stage < program.schedule.stages; ++stage) {
+    for (int stage = 0; stage < program.stages_with_copies(); ++stage) {
       if (program.device_of(stage) == group) {
         const auto s = static_cast<std::size_t>(stage);
         stages_.emplace(
@@ -59,33 +68,36 @@ class GroupMemory {
     for (std::size_t t = 0; t < tasks.size(); ++t) {
       const Task& task = tasks[t];
       sent_.begin_task(task.work != Work::kUpdate);
-      const auto s = static_cast<std::size_t>(task.stage);
+      if (task.work == Work::kUpdate && program_.schedule.synchronous) {
+        continue;  // all together, below
+      }
+      const int stage = program_.stage_of(task, group_);
+      const auto s = static_cast<std::size_t>(stage);
       const Program& program = program_.programs[s];
-      ProgramMemory& memory = *stages_.at(task.stage);
+      ProgramMemory& memory = *stages_.at(stage);
       const std::size_t backward = lower::backward_begin(program);
       switch (task.work) {
         case Work::kForward:
-          run_steps(task, program.microbatch, 0, backward);
+          run_steps(stage, program.microbatch, 0, backward);
           memory.keep(task.microbatch);
           break;
         case Work::kBackward:
           memory.bring_back(task.microbatch);
-          run_steps(task, program.microbatch, backward, program.microbatch.size());
+          run_steps(stage, program.microbatch, backward, program.microbatch.size());
           break;
         case Work::kUpdate:
-          if (!program_.schedule.synchronous) {
-            stash(uses, t, task.stage);
-            run_steps(task, program.update, 0, program.update.size());
-          }
+          stash(uses, t, stage);
+          run_steps(stage, program.update, 0, program.update.size());
           break;
         case Work::kBackwardInput:
           memory.bring_back(task.microbatch);
-          run_steps(task, program.microbatch, backward, program_.weights_begin[s]);
+          run_steps(stage, program.microbatch, backward, program_.weights_begin[s]);
           memory.keep(task.microbatch);
           break;
         case Work::kBackwardWeight:
           memory.bring_back(task.microbatch);
-          run_steps(task, program.microbatch, program_.weights_begin[s], program.microbatch.size());
+          run_steps(
+              stage, program.microbatch, program_.weights_begin[s], program.microbatch.size());
           break;
       }
     }
@@ -93,7 +105,7 @@ class GroupMemory {
     for (const lower::UpdateRun& run : program_.schedule.synchronous
                                            ? lower::update_runs(program_, group_)
                                            : std::vector<lower::UpdateRun>()) {
-      run_steps({Work::kUpdate, run.stage},
+      run_steps(run.stage,
                 program_.programs[static_cast<std::size_t>(run.stage)].update,
                 run.begin,
                 run.end);
@@ -127,12 +139,9 @@ class GroupMemory {
     ++version;
   }
 
-  void run_steps(const Task& task,
-                 const std::vector<Step>& steps,
-                 std::size_t begin,
-                 std::size_t end) {
-    ProgramMemory& memory = *stages_.at(task.stage);
-    const ir::Graph& graph = program_.stages[static_cast<std::size_t>(task.stage)].graph;
+  void run_steps(int stage, const std::vector<Step>& steps, std::size_t begin, std::size_t end) {
+    ProgramMemory& memory = *stages_.at(stage);
+    const ir::Graph& graph = program_.stages[static_cast<std::size_t>(stage)].graph;
     for (std::size_t i = begin; i < end; ++i) {
       memory.run(steps[i]);
       if (steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send") {
@@ -160,7 +169,8 @@ Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
                                              const std::vector<plan::Plan>& stages,
                                              const SimOptions& options) {
   PipelineSimulation out;
-  const auto microbatches = static_cast<double>(program.programs.front().microbatches);
+  std::vector<Seconds> busy(program.schedule.tasks.size(), 0);  // by group
+  std::vector<double> flops(busy.size(), 0);
   for (std::size_t s = 0; s < program.programs.size(); ++s) {
     const cost::CostModel cost(stages[s].cluster, stages[s].mesh);
     const SectionTimes times = section_times(
@@ -171,10 +181,13 @@ Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
     stage.backward_input = times.backward_input;
     stage.backward_weight = times.backward_weight;
     stage.update = times.update;
-    out.step.compute_seconds = std::max(
-        out.step.compute_seconds, (times.forward + times.backward) * microbatches + times.update);
-    out.step.flops = std::max(out.step.flops, times.flops * microbatches);
+    const double microbatches = microbatches_of(program, static_cast<int>(s));
+    const auto group = static_cast<std::size_t>(program.device_of(static_cast<int>(s)));
+    busy[group] += (times.forward + times.backward) * microbatches + times.update;
+    flops[group] += times.flops * microbatches;
   }
+  out.step.compute_seconds = *std::max_element(busy.begin(), busy.end());
+  out.step.flops = *std::max_element(flops.begin(), flops.end());
   for (std::size_t m = 0; m < program.links.size(); ++m) {
     const Link& link = program.links[m];
     StageTimes& sender = out.stage_times[static_cast<std::size_t>(link.from)];

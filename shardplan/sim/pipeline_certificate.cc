@@ -35,13 +35,22 @@ Error broken(std::string what, std::string where) {
   return {ErrorCode::kNotEqual, std::move(what), std::move(where), {}};
 }
 
+/// A group's list of tasks, with stages numbered as in the program.
+std::vector<Task> tasks_of(const PipelineProgram& program, int group) {
+  std::vector<Task> tasks = program.schedule.tasks[at(group)];
+  for (Task& task : tasks) {
+    task.stage = program.stage_of(task, group);
+  }
+  return tasks;
+}
+
 /// Every pass once, on the device that has the stage.
 Status check_schedule(const PipelineProgram& program) {
   const lower::Schedule& schedule = program.schedule;
   const bool in_parts = lower::has_parts(schedule);
   std::map<std::pair<int, std::int64_t>, std::multiset<Work>> passes;
   for (int device = 0; device < schedule.devices; ++device) {
-    for (const Task& task : schedule.tasks[at(device)]) {
+    for (const Task& task : tasks_of(program, device)) {
       if (program.device_of(task.stage) != device) {
         return broken(fmt::format("{} is on device {}", lower::task_text(task), device),
                       "schedule");
@@ -54,9 +63,10 @@ Status check_schedule(const PipelineProgram& program) {
   const std::multiset<Work> whole =
       in_parts ? std::multiset<Work>{Work::kForward, Work::kBackwardInput, Work::kBackwardWeight}
                : std::multiset<Work>{Work::kForward, Work::kBackward};
-  for (int stage = 0; stage < schedule.stages; ++stage) {
+  for (int stage = 0; stage < program.stages_with_copies(); ++stage) {
     for (std::int64_t m = 0; m < schedule.microbatches; ++m) {
-      if (passes[{stage, m}] != whole) {
+      const bool own = schedule.pipeline_of[at(m)] == stage / schedule.stages;
+      if (own && passes[{stage, m}] != whole) {
         return broken(fmt::format("stage {} does not pass over microbatch {} once forward and once "
                                   "backward",
                                   stage,
@@ -169,6 +179,9 @@ class Chains {
          const std::vector<plan::Plan>& stages,
          bool in_line)
       : program_(program), in_line_(in_line), seconds_(program.programs.size()) {
+    for (int group = 0; group < program.schedule.devices; ++group) {
+      tasks_.push_back(tasks_of(program, group));
+    }
     for (std::size_t s = 0; s < program.programs.size(); ++s) {
       price_stage(s, cost::CostModel(stages[s].cluster, stages[s].mesh));
     }
@@ -186,7 +199,7 @@ class Chains {
       (version == 0 ? out.least_step_seconds : out.most_step_seconds) = longest / steps;
     }
     out.additive_seconds = message_seconds_;
-    for (const std::vector<Task>& tasks : schedule.tasks) {
+    for (const std::vector<Task>& tasks : tasks_) {
       for (const Task& task : tasks) {
         const PlainSeconds& of_task = of_stage(task.stage)[at(static_cast<int>(task.work))];
         out.additive_seconds += of_task.all / steps;
@@ -220,7 +233,11 @@ class Chains {
   }
 
   void price_message(const Link& link, Seconds seconds) {
-    const auto microbatches = static_cast<double>(program_.programs.front().microbatches);
+    const lower::Schedule& schedule = program_.schedule;
+    const auto here = static_cast<double>(std::count(
+        schedule.pipeline_of.begin(), schedule.pipeline_of.end(), link.to / schedule.stages));
+    const auto microbatches = here / static_cast<double>(schedule.microbatches) *
+                              static_cast<double>(program_.programs.front().microbatches);
     const bool update = link.phase == ir::Phase::kUpdate;
     message_seconds_ += seconds * (update ? 1 : microbatches);
     if (update) {
@@ -239,7 +256,8 @@ class Chains {
     return own + (task.work == Work::kUpdate && arrival != arrivals_.end() ? arrival->second : 0);
   }
 
-  /// The passes that a task needs, with the seconds that their messages take.
+  /// The passes that a task needs, with the seconds that their messages take. An update of a stage
+  /// with copies: the last passes of all groups that have one.
   [[nodiscard]] std::vector<std::pair<Task, Seconds>> needs(const Task& task) const {
     std::vector<std::pair<Task, Seconds>> out;
     const auto pass = [&](Work work, int stage) {
@@ -248,17 +266,19 @@ class Chains {
       out.push_back(
           {{work, stage, task.microbatch}, near || wire == wires_.end() ? 0 : wire->second});
     };
-    const bool in_parts = lower::has_parts(program_.schedule);
+    const lower::Schedule& schedule = program_.schedule;
+    const bool in_parts = lower::has_parts(schedule);
+    const int place = task.stage % schedule.stages;
     switch (task.work) {
       case Work::kForward:
-        if (task.stage > 0) {
+        if (place > 0) {
           pass(Work::kForward, task.stage - 1);
         }
         break;
       case Work::kBackward:
       case Work::kBackwardInput:
         pass(Work::kForward, task.stage);
-        if (task.stage + 1 < program_.schedule.stages) {
+        if (place + 1 < schedule.stages) {
           pass(in_parts ? Work::kBackwardInput : Work::kBackward, task.stage + 1);
         }
         break;
@@ -266,9 +286,18 @@ class Chains {
         pass(Work::kBackwardInput, task.stage);
         break;
       case Work::kUpdate:
+        for (int copy = 0; copy < schedule.pipelines && schedule.pipelines > 1; ++copy) {
+          out.emplace_back(last_pass(program_.device_of(copy * schedule.stages + place)), 0);
+        }
         break;
     }
     return out;
+  }
+
+  [[nodiscard]] const Task& last_pass(int group) const {
+    const std::vector<Task>& tasks = tasks_[at(group)];
+    return *std::find_if(
+        tasks.rbegin(), tasks.rend(), [](const Task& task) { return task.work != Work::kUpdate; });
   }
 
   using Pass = std::tuple<Work, int, std::int64_t>;
@@ -279,13 +308,13 @@ class Chains {
   Result<Seconds> longest_chain(std::size_t version) const {
     std::map<Pass, Seconds> ends;
     std::size_t tasks = 0;
-    for (const std::vector<Task>& list : program_.schedule.tasks) {
+    for (const std::vector<Task>& list : tasks_) {
       tasks += list.size();
     }
     for (std::size_t round = 0; round <= tasks; ++round) {
       bool moved = false;
       Seconds longest = 0;
-      for (const std::vector<Task>& list : program_.schedule.tasks) {
+      for (const std::vector<Task>& list : tasks_) {
         Seconds free = 0;
         for (const Task& task : list) {
           Seconds start = free;
@@ -308,6 +337,7 @@ class Chains {
 
   const PipelineProgram& program_;
   bool in_line_;
+  std::vector<std::vector<Task>> tasks_{};  ///< by group
   std::vector<OfStage> seconds_;
   std::map<std::pair<int, int>, Seconds> wires_{};  ///< by stages
   std::map<int, Seconds> arrivals_{};               ///< of the update's messages, by receiver
@@ -317,8 +347,9 @@ class Chains {
 /// The bytes of one group of devices.
 class GroupWalk {
  public:
-  GroupWalk(const PipelineProgram& program, int group) : program_(program), group_(group) {
-    for (int stage = 0; stage < program.schedule.stages; ++stage) {
+  GroupWalk(const PipelineProgram& program, int group)
+      : program_(program), group_(group), tasks_(tasks_of(program, group)) {
+    for (int stage = 0; stage < program.stages_with_copies(); ++stage) {
       if (program.device_of(stage) == group) {
         stages_.emplace(stage, PlainStorages(program.programs[at(stage)], bytes_));
       }
@@ -328,9 +359,8 @@ class GroupWalk {
   }
 
   Result<PipelineCertificate::Peak> run() {
-    const std::vector<Task>& tasks = program_.schedule.tasks[at(group_)];
-    for (number_ = 0; number_ < tasks.size(); ++number_) {
-      SHARDPLAN_RETURN_IF_ERROR(run_task(tasks[number_]));
+    for (number_ = 0; number_ < tasks_.size(); ++number_) {
+      SHARDPLAN_RETURN_IF_ERROR(run_task(tasks_[number_]));
     }
     if (program_.schedule.synchronous) {
       for (const lower::UpdateRun& run : lower::update_runs(program_, group_)) {
@@ -403,9 +433,8 @@ class GroupWalk {
   }
 
   [[nodiscard]] bool used_later(int stage, std::int64_t version) const {
-    const std::vector<Task>& tasks = program_.schedule.tasks[at(group_)];
     return std::any_of(
-        tasks.begin() + static_cast<std::ptrdiff_t>(number_), tasks.end(), [&](const Task& task) {
+        tasks_.begin() + static_cast<std::ptrdiff_t>(number_), tasks_.end(), [&](const Task& task) {
           return task.work != Work::kUpdate && task.stage == stage &&
                  task.weight_version == version;
         });
@@ -454,6 +483,7 @@ class GroupWalk {
 
   const PipelineProgram& program_;
   int group_;
+  std::vector<Task> tasks_;
   std::size_t number_ = 0;  ///< of the task in the group's list
   PipelineCertificate::Peak peak_{};
   Bytes bytes_ = 0;  // outlives the storages

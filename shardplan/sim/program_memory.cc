@@ -22,9 +22,36 @@ ProgramMemory::ProgramMemory(const lower::Program& program,
     storage_[resident.local.index()] = std::make_shared<Charge>(
         meter_, classes_[resident.global.index()], program.value(resident.local).type.bytes());
   }
+  find_gradient_ends();
+}
+
+void ProgramMemory::find_gradient_ends() {
+  for (const lower::Resident& gradient : program_.kept_gradients) {
+    const LocalId root = program_.root(gradient.local);
+    const auto touches = [&](LocalId id) { return program_.root(id) == root; };
+    const Step* last = nullptr;
+    for (const std::vector<Step>* steps : {&program_.microbatch, &program_.update}) {
+      for (const Step& step : *steps) {
+        const bool here = std::any_of(step.inputs.begin(), step.inputs.end(), touches) ||
+                          std::any_of(step.outputs.begin(), step.outputs.end(), touches);
+        last = here ? &step : last;
+      }
+    }
+    if (last != nullptr && !resident_[root.index()]) {
+      handed_over_[last].push_back(root);
+    }
+  }
 }
 
 void ProgramMemory::run(const Step& step) {
+  execute(step);
+  const auto ended = handed_over_.find(&step);
+  if (ended != handed_over_.end()) {
+    std::for_each(ended->second.begin(), ended->second.end(), [&](LocalId root) { drop(root); });
+  }
+}
+
+void ProgramMemory::execute(const Step& step) {
   if (step.kind == StepKind::kFree) {
     drop(step.inputs[0]);
     return;

@@ -38,6 +38,7 @@ class Charge {
 };
 
 /// The storages of a program on one device, instruction by instruction, as the runtime has them.
+/// Gradients that were asked for (Program::kept_gradients) are handed over after their last use.
 class ProgramMemory {
  public:
   /// Brings the residents. All must outlive it.
@@ -54,6 +55,8 @@ class ProgramMemory {
   }
 
  private:
+  void find_gradient_ends();
+  void execute(const lower::Step& step);
   void allocate(lower::LocalId id, const lower::Step& step);
   void drop(lower::LocalId root) { storage_[root.index()].reset(); }
   void write(lower::LocalId target, lower::LocalId value);
@@ -71,6 +74,7 @@ class ProgramMemory {
   std::vector<bool> resident_;                    ///< by root
   std::vector<std::shared_ptr<Charge>> storage_;  ///< by root
   std::map<std::int64_t, std::vector<std::shared_ptr<Charge>>> kept_;
+  std::map<const lower::Step*, std::vector<lower::LocalId>> handed_over_;  ///< after it: roots
   std::vector<InFlight> in_flight_;
   Bytes reserved_ = 0;  ///< largest workspace in flight
 };

@@ -44,6 +44,10 @@ class Run {
         backward_end_(forward_end_.size(), kNever),
         holders_(lower::holders(schedule)),
         meetings_(at(schedule.stages)) {
+    const bool by_pipeline = stages.size() > at(schedule.stages);
+    for (int pipeline = 0; pipeline < schedule.pipelines; ++pipeline) {
+      first_.push_back(by_pipeline ? pipeline * schedule.stages : 0);
+    }
     time_.tasks.resize(at(schedule.devices));
   }
 
@@ -81,15 +85,20 @@ class Run {
   struct Device {
     Seconds free = 0;
     Seconds busy = 0;
-    bool arrived = false;  // at an update that others must reach too
+    std::size_t arrived = 0;  // at the updates before this task
   };
 
-  /// How many of the devices that update a stage together have come.
+  /// The devices that update a stage together.
   struct Meeting {
-    std::size_t arrived = 0;
-    Seconds last = 0;
-    std::size_t left = 0;  // to leave before the next meeting
+    std::size_t arrived = 0;      // of all updates
+    std::vector<Seconds> last{};  // by update: when the last device came that has come
   };
+
+  /// The durations of a task's stage.
+  [[nodiscard]] const StageTimes& times(int device, const Task& task) const {
+    const int pipeline = lower::pipeline_of(schedule_, task, device);
+    return stages_[at(first_[at(pipeline)] + task.stage)];
+  }
 
   [[nodiscard]] std::size_t pass(int stage, std::int64_t microbatch) const {
     return at(stage * schedule_.microbatches + microbatch);
@@ -110,7 +119,7 @@ class Run {
         return;
       }
       const Seconds start = std::max(state.free, arrival);
-      const Seconds lasts = duration(task, stages_[at(task.stage)]);
+      const Seconds lasts = duration(task, times(device, task));
       state.free = start + lasts;
       state.busy += lasts;
       spans.push_back({start, state.free});
@@ -145,36 +154,41 @@ class Run {
     if (end == kNever || near) {
       return end;
     }
-    return end + (offset < 0 ? stages_[at(other)].send_forward : stages_[at(other)].send_backward);
+    const int first = first_[at(schedule_.pipeline_of[at(task.microbatch)])];
+    const StageTimes& sender = stages_[at(first + other)];
+    return end + (offset < 0 ? sender.send_forward : sender.send_backward);
   }
 
-  /// When the last device that has this stage comes to its update; kNever before.
+  /// When the last device that has this stage is done with the passes before; kNever before.
   Seconds meet(int device, const Task& task) {
-    Meeting& meeting = meetings_[at(task.stage)];
     const std::vector<int>& holders = holders_[at(task.stage)];
     if (holders.size() == 1) {
       return 0;
     }
+    arrive(device);
+    const Meeting& meeting = meetings_[at(task.stage)];
+    const auto update = at(task.weight_version);
+    return meeting.arrived < (update + 1) * holders.size() ? kNever : meeting.last[update];
+  }
+
+  /// At all updates that follow each other.
+  void arrive(int device) {
     Device& state = devices_[at(device)];
-    if (!state.arrived && meeting.left == 0) {
-      state.arrived = true;
-      meeting.last = meeting.arrived == 0 ? state.free : std::max(meeting.last, state.free);
+    const std::vector<Task>& tasks = schedule_.tasks[at(device)];
+    state.arrived = std::max(state.arrived, time_.tasks[at(device)].size());
+    for (; state.arrived < tasks.size() && tasks[state.arrived].work == Work::kUpdate;
+         ++state.arrived) {
+      const int stage = tasks[state.arrived].stage;
+      const std::vector<int>& holders = holders_[at(stage)];
+      Meeting& meeting = meetings_[at(stage)];
+      const std::size_t update = meeting.arrived / holders.size();
+      meeting.last.resize(std::max(meeting.last.size(), update + 1), 0);
+      meeting.last[update] = std::max(meeting.last[update], state.free);
       ++meeting.arrived;
-      if (meeting.arrived == holders.size()) {
-        meeting.arrived = 0;
-        meeting.left = holders.size();
+      if (meeting.arrived % holders.size() == 0) {
         ready_.insert(ready_.end(), holders.begin(), holders.end());
       }
     }
-    if (!state.arrived || meeting.left == 0) {
-      return kNever;
-    }
-    state.arrived = false;
-    --meeting.left;
-    if (meeting.left == 0) {
-      ready_.insert(ready_.end(), holders.begin(), holders.end());
-    }
-    return meeting.last;
   }
 
   void finish(const Task& task, Seconds end) {
@@ -194,6 +208,7 @@ class Run {
 
   const Schedule& schedule_;
   const std::vector<StageTimes>& stages_;
+  std::vector<int> first_{};  // by pipeline: its stages among the durations
   ScheduleTime time_{};
   std::vector<Device> devices_;
   std::vector<Seconds> forward_end_;  // by stage and microbatch
@@ -207,7 +222,8 @@ class Run {
 
 Result<ScheduleTime> time_schedule(const Schedule& schedule,
                                    const std::vector<StageTimes>& stages) {
-  if (stages.size() != at(schedule.stages)) {
+  if (stages.size() != at(schedule.stages) &&
+      stages.size() != at(std::int64_t{schedule.pipelines} * schedule.stages)) {
     return invalid_input(
         fmt::format("times of {} stages for {} stages", stages.size(), schedule.stages),
         fmt::format("schedule {}", schedule.name));

@@ -34,10 +34,11 @@ struct ScheduleTime {
   [[nodiscard]] double bubble_ratio() const { return period > 0 ? bubble / period : 0; }
 };
 
-/// Runs the lists with these durations, by stage: each task starts when its device is free and what
-/// it needs has arrived; messages do not delay those who send them, nor each other. Updates of a
-/// stage that several pipelines have start together. Errors: a schedule that never ends (see
-/// lower::check). O(tasks).
+/// Runs the lists with these durations, by stage, or by pipeline and stage (stage s of pipeline k
+/// is number k · stages + s): each task starts when its device is free and what it needs has
+/// arrived; messages do not delay those who send them, nor each other. An update of a stage that
+/// several pipelines have starts when all devices that have it have done the passes before: then
+/// they can sum its gradients. Errors: a schedule that never ends (see lower::check). O(tasks).
 [[nodiscard]] Result<ScheduleTime> time_schedule(const lower::Schedule& schedule,
                                                  const std::vector<StageTimes>& stages);
 

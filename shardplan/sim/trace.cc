@@ -119,6 +119,9 @@ class PipelineTrace {
   void add_task(int group, const lower::Task& task, const ScheduleTime::Span& span) {
     const WorkText work = text_of(task.work);
     Json args = {{"stage", task.stage}};
+    if (program_.schedule.pipelines > 1) {
+      args["pipeline"] = lower::pipeline_of(program_.schedule, task, group);
+    }
     std::string name = fmt::format("{}, stage {}", work.name, task.stage);
     if (task.work != lower::Work::kUpdate) {
       args["microbatch"] = task.microbatch;
@@ -142,7 +145,8 @@ class PipelineTrace {
     if (groups[static_cast<std::size_t>(to)] == group) {
       return;
     }
-    const StageTimes& times = simulation_.stage_times[static_cast<std::size_t>(task.stage)];
+    const StageTimes& times =
+        simulation_.stage_times[static_cast<std::size_t>(program_.stage_of(task, group))];
     const Seconds end = start + (forward ? times.send_forward : times.send_backward);
     add({group, lane(group, start, end)},
         fmt::format(

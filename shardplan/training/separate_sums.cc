@@ -25,7 +25,9 @@ class Separator {
     find_sums();
     for (std::size_t i = 0; i < step_.ops().size(); ++i) {
       if (step_.ops()[i].phase == Phase::kUpdate) {
-        add_totals();
+        for (const ValueId input : step_.ops()[i].inputs) {
+          add_total(input);
+        }
       }
       if (const auto sum = sums_.find(OpId(i)); sum != sums_.end()) {
         add_parts(OpId(i), sum->second);
@@ -33,6 +35,9 @@ class Separator {
         copy_.keep(OpId(i));
         out_.op_of.emplace_back(i);
       }
+    }
+    while (!waiting_.empty()) {
+      add_total(waiting_.begin()->first);
     }
     finish();
     return std::move(out_);
@@ -113,17 +118,22 @@ class Separator {
       copy_.to().writes.push_back({target, sums.back()});
     }
     written_.insert(accumulator);
-    waiting_.push_back({old.outputs[0], std::move(sums), old.layer});
+    waiting_.emplace(old.outputs[0], Total{std::move(sums), old.layer});
   }
 
-  void add_totals() {
-    for (const Total& total : std::exchange(waiting_, {})) {
-      ValueId sum = total.parts.front();
-      for (std::size_t p = 1; p < total.parts.size(); ++p) {
-        sum = add(sum, total.parts[p], Phase::kUpdate, total.layer);
-      }
-      copy_.set(total.of, sum);
+  /// Just before its first reader: until then nothing but the parts takes memory.
+  void add_total(ValueId of) {
+    const auto waiting = waiting_.find(of);
+    if (waiting == waiting_.end()) {
+      return;
     }
+    const auto& [parts, layer] = waiting->second;
+    ValueId sum = parts.front();
+    for (std::size_t p = 1; p < parts.size(); ++p) {
+      sum = add(sum, parts[p], Phase::kUpdate, layer);
+    }
+    copy_.set(of, sum);
+    waiting_.erase(waiting);
   }
 
   void finish() {
@@ -146,7 +156,6 @@ class Separator {
   }
 
   struct Total {
-    ValueId of;  ///< the old sum
     std::vector<ValueId> parts;
     std::string layer;
   };
@@ -156,8 +165,8 @@ class Separator {
   std::vector<bool> gone_;      ///< by op: an addition that is taken apart
   Separated out_;
   GraphCopy copy_;
-  std::set<ValueId> written_;  ///< accumulators whose writes are made
-  std::vector<Total> waiting_;
+  std::set<ValueId> written_;         ///< accumulators whose writes are made
+  std::map<ValueId, Total> waiting_;  ///< by the old sum
 };
 
 }  // namespace

@@ -7,12 +7,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "shardplan/ops/op.h"
 #include "shardplan/training/graph_copy.h"
+#include "shardplan/training/pipeline_copies.h"
 #include "shardplan/training/placement.h"
 #include "shardplan/training/separate_sums.h"
 
@@ -33,12 +35,25 @@ struct Crossing {
   std::vector<std::vector<bool>> values;      ///< [stage][value that is no op result]
   std::vector<Message> messages;              ///< in the order of their producers
   std::vector<std::vector<int>> messages_of;  ///< by value: numbers
+  std::vector<std::vector<OpId>> users;       ///< by value
+  /// The first op of a stage that reads the value; none: the number of ops.
+  [[nodiscard]] std::size_t first_reader(ValueId value, int stage) const {
+    const std::vector<bool>& mine = ops[static_cast<std::size_t>(stage)];
+    for (const OpId user : users[value.index()]) {
+      if (mine[user.index()]) {
+        return user.index();
+      }
+    }
+    return mine.size();
+  }
 };
 
 class CrossingFinder {
  public:
   CrossingFinder(const ir::Graph& step, const Placement& placement, int stages)
-      : step_(step), placement_(placement), stages_(stages) {}
+      : step_(step), placement_(placement), stages_(stages) {
+    out_.users = step.users();
+  }
 
   Result<Crossing> run() {
     const auto count = static_cast<std::size_t>(stages_);
@@ -64,8 +79,10 @@ class CrossingFinder {
         read[write.value.index()] = true;
       }
     }
-    if (stage == placement_.stage(step_.value(step_.outputs.front()).producer)) {
-      read[step_.outputs.front().index()] = true;
+    for (const ValueId loss : step_.outputs) {
+      if (stage == placement_.stage(step_.value(loss).producer)) {
+        read[loss.index()] = true;
+      }
     }
     collect(stage);
     // A counter that is everywhere is written wherever it is read.
@@ -79,7 +96,7 @@ class CrossingFinder {
     for (std::size_t v = 0; v < step_.values().size(); ++v) {
       const ValueKind kind = step_.values()[v].kind;
       const bool mine = kind == ValueKind::kParameter && placement_.owner(ValueId(v)) == stage;
-      const bool unread = kind == ValueKind::kBuffer && stage == 0 && !is_read(ValueId(v));
+      const bool unread = kind == ValueKind::kBuffer && stage == 0 && out_.users[v].empty();
       out_.values[s][v] = out_.values[s][v] || mine || unread;
     }
   }
@@ -107,29 +124,35 @@ class CrossingFinder {
     }
   }
 
-  [[nodiscard]] bool is_read(ValueId value) const {
-    return std::any_of(step_.ops().begin(), step_.ops().end(), [&](const ir::Op& op) {
-      return std::find(op.inputs.begin(), op.inputs.end(), value) != op.inputs.end();
-    });
-  }
-
   /// What only the update reads is sent once, not for every microbatch.
   [[nodiscard]] Phase phase_of(ValueId value, int to) const {
     const auto t = static_cast<std::size_t>(to);
     const Phase made = step_.op(step_.value(value).producer).phase;
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const ir::Op& op = step_.ops()[i];
-      if (out_.ops[t][i] && op.phase != Phase::kUpdate &&
-          std::find(op.inputs.begin(), op.inputs.end(), value) != op.inputs.end()) {
-        return made;
-      }
-    }
-    return Phase::kUpdate;
+    const std::vector<OpId>& users = out_.users[value.index()];
+    const bool in_pass = std::any_of(users.begin(), users.end(), [&](OpId user) {
+      return out_.ops[t][user.index()] && step_.op(user).phase != Phase::kUpdate;
+    });
+    return in_pass ? made : Phase::kUpdate;
   }
 
-  void add_message(ValueId value, int from, int to) {
-    out_.messages_of[value.index()].push_back(static_cast<int>(out_.messages.size()));
-    out_.messages.push_back({from, to, phase_of(value, to), value});
+  /// What passes make and only the update reads is sent in the order of its readers, so that it
+  /// need not be received long before.
+  void sort_late_messages() {
+    const auto is_late = [&](const Message& m) {
+      return m.phase == Phase::kUpdate &&
+             step_.op(step_.value(m.value).producer).phase != Phase::kUpdate;
+    };
+    std::vector<Message> late;
+    std::copy_if(out_.messages.begin(), out_.messages.end(), std::back_inserter(late), is_late);
+    std::stable_sort(late.begin(), late.end(), [&](const Message& a, const Message& b) {
+      return out_.first_reader(a.value, a.to) < out_.first_reader(b.value, b.to);
+    });
+    auto next = late.begin();
+    for (std::size_t m = 0; m < out_.messages.size(); ++m) {
+      Message& message = out_.messages[m];
+      message = is_late(message) ? *next++ : message;
+      out_.messages_of[message.value.index()].push_back(static_cast<int>(m));
+    }
   }
 
   Status find_messages() {
@@ -163,18 +186,19 @@ class CrossingFinder {
           const bool mirrored =
               weight != new_weight.end() && out_.values[t][weight->second.index()];
           if (to != from && (read_[t][value.index()] || mirrored)) {
-            add_message(value, from, to);
+            out_.messages.push_back({from, to, phase_of(value, to), value});
           }
         }
       }
     }
+    sort_late_messages();
     return {};
   }
 
   const ir::Graph& step_;
   const Placement& placement_;
   int stages_;
-  Crossing out_;
+  Crossing out_{};
   std::vector<std::vector<bool>> read_;  ///< [stage][value]
 };
 
@@ -280,7 +304,7 @@ class StageBuilder {
         continue;
       }
       const auto behind = next.emplace(m.from, step_.ops().size()).first;
-      behind->second = std::min(behind->second, first_reader(m.value));
+      behind->second = std::min(behind->second, crossing_.first_reader(m.value, stage_));
       (behind->second == step_.ops().size() ? receives_last_ : receives_before_[behind->second])
           .push_back(number);
     }
@@ -294,19 +318,9 @@ class StageBuilder {
     enter_phase(Phase::kForward);
   }
 
-  [[nodiscard]] std::size_t first_reader(ValueId value) const {
-    for (std::size_t i = 0; i < step_.ops().size(); ++i) {
-      const std::vector<ValueId>& inputs = step_.ops()[i].inputs;
-      if (crossing_.ops[index()][i] &&
-          std::find(inputs.begin(), inputs.end(), value) != inputs.end()) {
-        return i;
-      }
-    }
-    return step_.ops().size();
-  }
-
   void enter_phase(Phase phase) {
     if (phase == Phase::kUpdate) {
+      std::sort(late_sends_.begin(), late_sends_.end());
       for (const int message : std::exchange(late_sends_, {})) {
         send(message, /*late=*/true);
       }
@@ -366,9 +380,10 @@ class StageBuilder {
 
   void finish() {
     ir::Graph& graph = copy_.to();
-    const ValueId loss = step_.outputs.front();
-    if (placement_.stage(step_.value(loss).producer) == stage_) {
-      graph.outputs = {copy_.at(loss)};
+    for (const ValueId loss : step_.outputs) {
+      if (placement_.stage(step_.value(loss).producer) == stage_) {
+        graph.outputs = {copy_.at(loss)};
+      }
     }
     for (const ir::Write& write : step_.writes) {
       if (copy_.has(write.target) && copy_.has(write.value)) {
@@ -442,12 +457,29 @@ Result<StagedStep> split(const ir::Graph& step,
   return out;
 }
 
-}  // namespace
+/// Says of what was cut from another step, whose ops and values were those, what it is of the
+/// first.
+void name_originals(const std::vector<OpId>& op_of,
+                    const std::vector<ValueId>& value_of,
+                    StagedStep& staged) {
+  for (Stage& stage : staged.stages) {
+    for (OpId& op : stage.op_of) {
+      op = op.valid() ? op_of[op.index()] : op;
+    }
+    for (ValueId& value : stage.value_of) {
+      value = value.valid() ? value_of[value.index()] : value;
+    }
+  }
+  for (Message& message : staged.messages) {
+    message.value = message.value.valid() ? value_of[message.value.index()] : message.value;
+  }
+}
 
-Result<StagedStep> split_into_stages(const ir::Graph& step,
-                                     const std::vector<int>& forward_stage,
-                                     bool weights_later) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const int count, count_stages(step, forward_stage));
+/// `count`: stages.
+Result<StagedStep> split_step(const ir::Graph& step,
+                              const std::vector<int>& forward_stage,
+                              int count,
+                              bool weights_later) {
   Placement whole(step, forward_stage);
   SHARDPLAN_RETURN_IF_ERROR(whole.run());
   if (step.microbatches == 1) {
@@ -463,17 +495,30 @@ Result<StagedStep> split_into_stages(const ir::Graph& step,
   SHARDPLAN_RETURN_IF_ERROR(placement.run());
   SHARDPLAN_ASSIGN_OR_RETURN(StagedStep out,
                              split(separated.step, placement, count, weights_later));
-  for (Stage& stage : out.stages) {
-    for (OpId& op : stage.op_of) {
-      op = op.valid() ? separated.op_of[op.index()] : op;
-    }
-    for (ValueId& value : stage.value_of) {
-      value = separated.value_of[value.index()];
-    }
+  name_originals(separated.op_of, separated.value_of, out);
+  return out;
+}
+
+}  // namespace
+
+Result<StagedStep> split_into_stages(const ir::Graph& step,
+                                     const std::vector<int>& forward_stage,
+                                     bool weights_later,
+                                     int pipelines) {
+  SHARDPLAN_ASSIGN_OR_RETURN(const int count, count_stages(step, forward_stage));
+  if (pipelines == 1) {
+    return split_step(step, forward_stage, count, weights_later);
   }
-  for (Message& message : out.messages) {
-    message.value = separated.value_of[message.value.index()];
+  SHARDPLAN_ASSIGN_OR_RETURN(const PipelineCopies copies, copy_passes(step, pipelines));
+  std::vector<int> stages;
+  stages.reserve(copies.op_of.size());
+  for (std::size_t i = 0; i < copies.op_of.size(); ++i) {
+    const OpId op = copies.op_of[i];
+    stages.push_back(op.valid() ? forward_stage[op.index()] + copies.pipeline_of[i] * count : 0);
   }
+  SHARDPLAN_ASSIGN_OR_RETURN(StagedStep out,
+                             split_step(copies.step, stages, count * pipelines, weights_later));
+  name_originals(copies.op_of, copies.value_of, out);
   return out;
 }
 

@@ -18,7 +18,7 @@ struct Message {
 };
 
 /// A training step of its own: the ops of one pipeline stage, in the order of the step, on
-/// parameters and states of its own. outputs[0] is the loss in the stage that has it; the others
+/// parameters and states of its own. outputs[0] is the loss in a stage that has it; the others
 /// have no outputs.
 struct Stage {
   ir::Graph graph{};
@@ -52,10 +52,18 @@ struct StagedStep {
 /// rest:
 ///   gradients of weights (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024).
 ///
+/// - With several `pipelines`, which share the microbatches, there are as many copies of the S
+///   stages: stage s of pipeline k is number k · S + s, with the loss of its pipeline's
+///   microbatches in the last one. A parameter belongs to pipeline 0: the others send it their part
+///   of the gradient's sum once, before the update, and get the new weight, as two stages that read
+///   one parameter do.
+///
 /// Errors: a list of another length, an empty stage, a forward op that needs a value of a later
-/// stage, a buffer that one stage writes and another one reads. O(graph · stages).
+/// stage, a buffer that one stage writes and another one reads; several pipelines with fewer
+/// microbatches, or with a buffer that the passes write. O(graph · stages · pipelines).
 [[nodiscard]] Result<StagedStep> split_into_stages(const ir::Graph& step,
                                                    const std::vector<int>& forward_stage,
-                                                   bool weights_later = false);
+                                                   bool weights_later = false,
+                                                   int pipelines = 1);
 
 }  // namespace shardplan::training

@@ -32,6 +32,7 @@ struct Case {
   double clip_norm = 0;
   std::int64_t steps = 1;
   bool recompute = false;
+  int pipelines = 1;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -62,7 +63,8 @@ Result<Made> make(const Case& c) {
       c.schedule.starts_with("zb_"),
       c.groups,
       planners::stages_of_segments(step, parts, planners::balanced_starts(parts, stages)),
-      c.steps};
+      c.steps,
+      c.pipelines};
   if (c.recompute) {
     cut.recompute.emplace();
     for (const planners::Segment& segment : parts) {
@@ -126,7 +128,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{kGpt, "zb_h2", 4, 1, 8, "8xA100-80GB"},
                     Case{kMlp, "zb_v", 2, 2, 4, "local:2"},
                     Case{kMlp, "pipedream", 4, 1, 1, "local:4", "dp", 0, 6},
-                    Case{kMlp, "pipedream_2bw", 2, 1, 4, "local:4", "dp", 0, 3}));
+                    Case{kMlp, "pipedream_2bw", 2, 1, 4, "local:4", "dp", 0, 3},
+                    Case{kMlp, "chimera", 4, 1, 8, "local:4", "dp", 0, 1, false, 2},
+                    Case{kTied, "chimera", 2, 1, 4, "local:4", "dp", 0.5, 1, false, 2},
+                    Case{kGpt, "chimera", 4, 1, 4, "8xA100-80GB", "megatron", 0, 1, true, 4}));
 
 /// The error's text; empty where all is well.
 std::string wrong(const Made& made) {

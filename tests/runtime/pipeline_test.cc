@@ -31,6 +31,7 @@ struct Case {
   double clip_norm = 0;
   std::string inside = "dp";
   int chunks = 1;
+  int pipelines = 1;
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -78,7 +79,8 @@ Result<Made> make(const Case& c, std::int64_t steps, bool keep_gradients) {
       c.schedule.starts_with("zb_"),
       c.groups,
       planners::stages_of_segments(made.step, parts, planners::balanced_starts(parts, stages)),
-      steps};
+      steps,
+      c.pipelines};
   SHARDPLAN_ASSIGN_OR_RETURN(const planners::PlannerInfo* const inside,
                              planners::find_planner(c.inside));
   planners::StagePlans stage_plans(request, *inside);
@@ -289,7 +291,14 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{kGpt, "zb_h1", 3, 3, 6, 1.0},
                                          Case{kGpt, "zb_h2", 2, 4, 4, 0, "zero3"},
                                          Case{kMlp, "zb_v", 2, 2, 4, 0, "dp", 2},
-                                         Case{kGpt, "zb_v", 2, 4, 4, 1.0, "megatron", 2}),
+                                         Case{kGpt, "zb_v", 2, 4, 4, 1.0, "megatron", 2},
+                                         Case{kMlp, "chimera", 2, 2, 2, 0, "dp", 1, 2},
+                                         Case{kMlp, "chimera", 4, 4, 8, 1.0, "dp", 1, 2},
+                                         Case{kGpt, "chimera", 2, 2, 2, 0, "dp", 1, 2},
+                                         Case{kGpt, "chimera", 2, 4, 4, 1.0, "dp", 1, 2},
+                                         Case{kGpt, "chimera", 2, 4, 3, 1.0, "megatron", 1, 2},
+                                         Case{kGpt, "chimera", 4, 4, 4, 1.0, "dp", 1, 2},
+                                         Case{kGpt, "chimera", 4, 4, 8, 0, "dp", 1, 4}),
                          name_of);
 
 INSTANTIATE_TEST_SUITE_P(All,

@@ -26,6 +26,7 @@ struct Traits {
   bool map_inside = false;     ///< the paper solves stages by an intra-operator planner
   Seconds time_limit = 0;      ///< where the request has none
   std::string_view refusal{};  ///< why it plans no training step; empty: it does
+  int pipelines = 1;           ///< in both directions, for a schedule that has them
 };
 constexpr std::string_view kFlush = "asynchronous; run as 1f1b with a flush";
 constexpr std::size_t kAnyLevels = 100;
@@ -37,7 +38,10 @@ constexpr auto kTraits = std::to_array<Traits>({
     {"pipedream_2bw", "1f1b", kFlush},
     {"piper", "1f1b", kFlush},
     {"dapple", "dapple", "", 2, true},
-    {"chimera", "1f1b", "run in one direction"},
+    {.name = "chimera",
+     .schedule = "chimera",
+     .deviation = "with the step's microbatches, by concatenation",
+     .pipelines = 2},
     {"distir", "1f1b", "with the step's microbatches"},
     {"alpa", "1f1b", "", 2, false, true},
     {"dnn_partitioning_ip", "1f1b", "", 1, false, false, kMostSeconds},
@@ -199,6 +203,12 @@ class Publication {
     }
     if (!traits_.map_inside) {
       cut.recompute = recomputed(parts);
+    }
+    cut.pipelines = traits_.pipelines;
+    if (cut.pipelines > 1) {
+      // Up, on the same groups.
+      const std::vector<StageShape> down = cut.shapes;
+      cut.shapes.insert(cut.shapes.end(), down.rbegin(), down.rend());
     }
     return cut;
   }

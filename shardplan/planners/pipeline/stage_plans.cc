@@ -282,7 +282,7 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   }
   SHARDPLAN_ASSIGN_OR_RETURN(
       const training::StagedStep staged,
-      training::split_into_stages(request_.step, cut.stage_of, cut.weights_later));
+      training::split_into_stages(request_.step, cut.stage_of, cut.weights_later, cut.pipelines));
   std::vector<StageShape> shapes = cut.shapes;
   if (shapes.empty()) {
     shapes.assign(staged.stages.size(), StageShape{devices / cut.groups, nullptr, {}});
@@ -296,8 +296,8 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   plan.graph_hash = ir::structural_hash(request_.step);
   plan.recipe = request_.recipe;
   plan.cluster = request_.cluster;
-  plan.pipeline =
-      plan::Pipeline{cut.schedule, cut.groups, cut.stage_of, cut.weights_later, cut.steps, {}};
+  plan.pipeline = plan::Pipeline{
+      cut.schedule, cut.groups, cut.stage_of, cut.weights_later, cut.steps, cut.pipelines, {}};
   const Bytes limit = memory_limit(request_);
   std::vector<Bytes> limits(staged.stages.size(), limit);
   Candidate best;

@@ -45,7 +45,9 @@ struct StageCut {
   int groups = 1;               ///< of devices
   std::vector<int> stage_of{};  ///< by op of the step, see training::split_into_stages
   std::int64_t steps = 1;       ///< without a flush, of an asynchronous schedule
-  /// By stage; the devices of a group's stages are equal. Empty: groups of equal size.
+  int pipelines = 1;            ///< copies of the stages on the same groups, see plan::Pipeline
+  /// By stage, of all pipelines; the devices of a group's stages are equal. Empty: groups of equal
+  /// size.
   std::vector<StageShape> shapes{};
   /// The blocks that run again, all of them whole; nothing: those that `inside` chooses.
   std::optional<std::vector<std::string>> recompute{};
