@@ -2,7 +2,10 @@
 
     run_models.py [--program build/shardplan] [--folder DIR] [--planners map,dp] [--ranks 4] [NAME ...]
 
-Prints one line a model and planner; exits with 1 when one is wrong.
+A planner with "@tight" (map@tight) gets the smallest of 0.5 to 0.95 of the memory that its plan without a
+limit takes for which it finds a plan. Prints one line a model and planner, then one a model: how far the
+largest measured peak of a rank is from the predicted one, planner by planner. Exits with 1 when a run is not
+equal to one device, something crashes, or, with --peak, a measured peak is further off than that (per cent).
 """
 
 import argparse
@@ -49,31 +52,97 @@ def call(words, timeout):
     return done.returncode, done.stdout, " ".join(errors)[:300]
 
 
-def check(program, path, planner, options):
-    """What is wrong, or "", and the peak: predicted, measured."""
+TIGHT = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+def make_plan(program, path, planner, memory, options):
+    """The plan's file, its predicted peak, and what went wrong ("no plan" where none fits)."""
     plan = path.with_suffix(f".{planner}.json")
     code, out, error = call(
         [program, "plan", str(path), "--cluster", f"local:{options.ranks}", "--planner", planner]
         + ["--precision", options.precision, "--optimizer", options.optimizer]
-        + (["--memory", options.memory] if options.memory else [])
+        + ["--microbatches", str(options.microbatches)]
+        + (["--memory", str(memory)] if memory else [])
         + ["-o", str(plan), "--json"],
         options.timeout,
     )
     if code == 1:
-        return "no plan", ""
+        return plan, 0, "no plan"
     if code != 0:
-        return f"plan: {error}", ""
+        return plan, 0, f"plan: exit {code}: {error}"
+    return plan, json.loads(out)["peak_bytes"], ""
+
+
+def make_tight_plan(program, path, planner, options):
+    plan, peak, error = make_plan(program, path, planner, None, options)
+    for part in TIGHT:
+        if error:
+            break
+        limit = int(part * peak)
+        tight, said, why = make_plan(program, path, planner, limit, options)
+        if why != "no plan":
+            return tight, said, why or (f"plans {said} bytes of {limit}" if said > limit else "")
+    return plan, peak, error
+
+
+def check(program, path, planner, options):
+    """What is wrong, or "", and the largest peak of a rank: measured, predicted (0 where there is none)."""
+    name, _, limit = planner.partition("@")
+    if limit == "tight":
+        plan, _, error = make_tight_plan(program, path, name, options)
+    else:
+        plan, _, error = make_plan(program, path, name, options.memory, options)
+    if error:
+        return error, 0, 0
     code, out, error = call(
-        [program, "run", str(plan), "--verify", "--steps", "2", "--json", "--oversubscribe"],
+        [program, "run", str(plan), "--verify", "--steps", str(options.steps), "--json", "--oversubscribe"],
         options.timeout,
     )
     if not out.strip():
-        return f"run: exit {code}: {error}", ""
+        return f"run: exit {code}: {error}", 0, 0
     report = json.loads(out)
-    peak = max(report.get("measured_peak_bytes") or [0])
-    said = max(report.get("predicted_peak_bytes") or [0])
-    note = f"peak {peak} of {said} ({100 * (peak / said - 1):+.1f} %)" if peak and said else ""
-    return ("" if code == 0 else f"run: exit {code}: {error or out[:300]}"), note
+    peaks = zip(report.get("measured_peak_bytes") or [0], report.get("predicted_peak_bytes") or [0])
+    measured, said = max(peaks, key=lambda pair: pair[0] / max(pair[1], 1))
+    return ("" if code == 0 else f"run: exit {code}: {error or out[:300]}"), measured, said
+
+
+def over(measured, said):
+    """By how many per cent of what was predicted the measured peak is above it."""
+    return 100 * (measured / said - 1) if measured and said else 0.0
+
+
+def table(planners, rows):
+    print("".join(["model".ljust(24), *(planner.rjust(max(9, len(planner) + 2)) for planner in planners)]))
+    for name, cells in rows.items():
+        shown = [cells.get(planner, "").rjust(max(9, len(planner) + 2)) for planner in planners]
+        print("".join([name.ljust(24), *shown]))
+
+
+def run(options, folder):
+    """What is wrong, counted, and the cells of the table, by model and planner."""
+    wrong, rows = 0, {}
+    for name in options.names or ALL:
+        began = time.monotonic()
+        path, error = export(name, folder)
+        if error:
+            wrong += 1
+            print(f"{name:24} WRONG  {error}", flush=True)
+            continue
+        for planner in options.planners.split(","):
+            measured = said = 0
+            try:
+                error, measured, said = check(options.program, path, planner, options)
+            except subprocess.TimeoutExpired as late:
+                error = f"no end after {late.timeout:.0f} s"
+            off = over(measured, said)
+            if not error and options.peak is not None and abs(off) > options.peak:
+                error = "the peak is not what was predicted"
+            wrong += bool(error)
+            note = f"peak {measured} of {said} ({off:+.1f} %)" if measured else ""
+            mark = f"WRONG  {error} {note}" if error else f"equal  {note}"
+            rows.setdefault(name, {})[planner] = "WRONG" if error else f"{off:+.2f} %"
+            print(f"{name:24} {planner:10} {mark}  {time.monotonic() - began:.1f} s", flush=True)
+    return wrong, rows
 
 
 def main():
@@ -85,6 +154,9 @@ def main():
     parser.add_argument("--precision", default="fp64")
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--memory")
+    parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--peak", type=float, help="per cent by which a measured peak may be off")
     parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
@@ -94,22 +166,8 @@ def main():
     unknown = [name for name in options.names if name not in ALL]
     if unknown:
         sys.exit(f"error: no model {unknown[0]}; there are {', '.join(ALL)}")
-    wrong = 0
-    for name in options.names or ALL:
-        began = time.monotonic()
-        path, error = export(name, folder)
-        if error:
-            wrong += 1
-            print(f"{name:24} WRONG  {error}", flush=True)
-            continue
-        for planner in options.planners.split(","):
-            try:
-                error, note = check(options.program, path, planner, options)
-            except subprocess.TimeoutExpired as late:
-                error, note = f"no end after {late.timeout:.0f} s", ""
-            wrong += bool(error)
-            mark = f"WRONG  {error}" if error else f"equal  {note}"
-            print(f"{name:24} {planner:10} {mark}  {time.monotonic() - began:.1f} s", flush=True)
+    wrong, rows = run(options, folder)
+    table(options.planners.split(","), rows)
     print(f"{wrong} wrong")
     return 1 if wrong else 0
 
