@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "shardplan/ops/checks.h"
+#include "shardplan/ops/recurrent_workspace.h"
 #include "shardplan/ops/registry.h"
 
 namespace shardplan::ops {
@@ -359,8 +360,18 @@ Flops flops_call(const OpView& op) {
   return static_cast<Flops>(elements) + result_elements(op);
 }
 
+/// Of operators that are known; nothing else is sure to be taken.
+Bytes workspace_call(const OpView& op) {
+  return workspace_recurrent(op).value_or(0);
+}
+
 /// The backward call runs the operator once more, and keeps its results and what it saves.
 Bytes workspace_call_backward(const OpView& op) {
+  const std::size_t operands = op.inputs.size() - op.attributes.ints("given").size();
+  if (const std::optional<Bytes> known = workspace_recurrent_backward(
+          OpView{op.inputs.first(operands), op.results, op.attributes})) {
+    return *known;
+  }
   Bytes bytes = 0;
   for (std::size_t g = 0; g < op.attributes.ints("given").size(); ++g) {
     bytes += 2 * op.inputs[op.inputs.size() - 1 - g].bytes();
@@ -513,6 +524,7 @@ std::vector<OpDef> call_ops() {
        .infer = infer_call,
        .axes = call_axis_map,
        .flops = flops_call,
+       .workspace = workspace_call,
        .gradient = gradient_call},
       {.name = "call_backward",
        .summary = "gradient of a call, by PyTorch's automatic differentiation",
