@@ -92,7 +92,7 @@ Bytes workspace_batch_moments(const OpView& op) {
   if (x.dtype == ir::DType::kFloat32 && x.numel() / runs >= kLong) {
     return 0;
   }
-  const std::int64_t sums = x.rank() == 2 ? 3 : 2;
+  const std::int64_t sums = x.numel() == runs ? 3 : 2;
   return channel_vectors(2 + sums, x, accumulation_dtype(x.dtype));
 }
 
@@ -190,9 +190,11 @@ Bytes workspace_batch_norm(const OpView& op) {
   return channel_vectors(2, op.inputs[0], op.inputs[1].dtype);
 }
 
-/// The two sums before they are put together.
+/// The two sums before they are put together, and ATen's own where channels lie side by side.
 Bytes workspace_batch_norm_sums(const OpView& op) {
-  return channel_vectors(2, op.inputs[1], op.results[0].dtype);
+  const ir::TensorType& x = op.inputs[1];
+  const bool side_by_side = x.numel() == x.shape[0] * x.shape[1];
+  return channel_vectors(side_by_side ? 6 : 2, x, op.results[0].dtype);
 }
 
 /// Factors of g and x, and a summand.

@@ -7,6 +7,8 @@
 #include <ATen/ops/threshold_backward.h>
 #include <ATen/ops/where.h>
 
+#include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "shardplan/runtime/kernel.h"
@@ -32,9 +34,21 @@ Tensors binary(const KernelCall& call) {
   return one(call, (call.input(0).*Method)(call.input(1)));
 }
 
+/// A number that is whole stays so for integers: as a double it would turn all of them into floats.
+at::Scalar number_for(const at::Tensor& x, double value) {
+  const auto whole = static_cast<std::int64_t>(value);
+  const bool exact = std::abs(value) < 0x1p53 && static_cast<double>(whole) == value;
+  return exact && c10::isIntegralType(x.scalar_type(), /*includeBool=*/false) ? at::Scalar(whole)
+                                                                              : at::Scalar(value);
+}
+
+at::Scalar number_of(const KernelCall& call, std::string_view name) {
+  return number_for(call.input(0), call.attributes.number(name));
+}
+
 template <at::Tensor (at::Tensor::*Method)(const at::Scalar&) const>
 Tensors with_value(const KernelCall& call) {
-  return one(call, (call.input(0).*Method)(call.attributes.number("value")));
+  return one(call, (call.input(0).*Method)(number_of(call, "value")));
 }
 
 template <at::Tensor (*Function)(const at::Tensor&, const at::Tensor&)>
@@ -70,14 +84,14 @@ std::vector<KernelEntry> elementwise_kernels() {
       {"silu", [](Call c) { return one(c, at::silu(c.input(0))); }},
       {"gelu",
        [](Call c) { return one(c, at::gelu(c.input(0), c.attributes.string("approximate"))); }},
-      {"scale", [](Call c) { return one(c, c.input(0).mul(c.attributes.number("factor"))); }},
-      {"add_scalar", [](Call c) { return one(c, c.input(0).add(c.attributes.number("value"))); }},
+      {"scale", [](Call c) { return one(c, c.input(0).mul(number_of(c, "factor"))); }},
+      {"add_scalar", [](Call c) { return one(c, c.input(0).add(number_of(c, "value"))); }},
       {"pow_scalar",
        [](Call c) { return one(c, c.input(0).pow(c.attributes.number("exponent"))); }},
       {"maximum_scalar",
-       [](Call c) { return one(c, c.input(0).clamp_min(c.attributes.number("value"))); }},
+       [](Call c) { return one(c, c.input(0).clamp_min(number_of(c, "value"))); }},
       {"minimum_scalar",
-       [](Call c) { return one(c, c.input(0).clamp_max(c.attributes.number("value"))); }},
+       [](Call c) { return one(c, c.input(0).clamp_max(number_of(c, "value"))); }},
       {"cast", cast},
       {"add", [](Call c) { return one(c, c.input(0).add(c.input(1))); }},
       {"sub", [](Call c) { return one(c, c.input(0).sub(c.input(1))); }},

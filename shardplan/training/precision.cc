@@ -43,6 +43,11 @@ bool takes_operands_as_they_are(std::string_view name) {
          name == "batch_running" || name == "batch_norm";
 }
 
+/// The variance is a difference of its sums, which must not be rounded before.
+bool makes_sums_of_its_own(std::string_view name) {
+  return name == "batch_moments";
+}
+
 /// A cast to the type that its operand already has stands for the operand.
 bool is_void_cast(const ir::Graph& graph, const ir::Op& op) {
   return op.name == "cast" &&
@@ -88,6 +93,9 @@ Result<ir::Graph> in_one_dtype(const ir::Graph& forward, DType dtype) {
       continue;
     }
     SHARDPLAN_RETURN_IF_ERROR(copy.append(id, std::move(op)));
+    if (makes_sums_of_its_own(forward.op(id).name)) {
+      continue;
+    }
     for (const ir::ValueId output : forward.op(id).outputs) {
       SHARDPLAN_RETURN_IF_ERROR(cast_result(copy, output, dtype));
     }

@@ -936,6 +936,25 @@ TEST(Kernels, DropoutDependsOnTheGlobalIndexOnly) {
   EXPECT_FALSE(at::allclose(later, whole));
 }
 
+/// 2^40 + 1 is no float: as one it would equal 2^40.
+TEST(Kernels, NumbersDoNotTurnIntegersIntoFloats) {
+  const std::int64_t large = (std::int64_t{1} << 40) + 1;
+  const at::Tensor x = at::full({3}, large, at::TensorOptions(at::kLong));
+  const auto made = [&](const char* op, const char* name, double value, ir::DType dtype) {
+    const Attributes attributes{{name, value}};
+    return find_kernel(op)(KernelCall{{x}, attributes, {{dtype, {3}}}, {}, {}})[0]
+        .to(at::kLong)[0]
+        .item<std::int64_t>();
+  };
+  const auto below = static_cast<double>(large - 1);
+  EXPECT_EQ(made("ne_scalar", "value", below, ir::DType::kBool), 1);
+  EXPECT_EQ(made("gt_scalar", "value", below, ir::DType::kBool), 1);
+  EXPECT_EQ(made("gt_scalar", "value", 0.5, ir::DType::kBool), 1);
+  EXPECT_EQ(made("add_scalar", "value", 2, ir::DType::kInt64), large + 2);
+  EXPECT_EQ(made("scale", "factor", 3, ir::DType::kInt64), 3 * large);
+  EXPECT_EQ(made("maximum_scalar", "value", 1, ir::DType::kInt64), large);
+}
+
 TEST(Kernels, CallsOfUnknownOperatorsAreToldBeforeTheyRun) {
   ir::Op op{.name = "call", .layer = "head"};
   op.attributes.set("target", std::string("aten.cumprod.default"));

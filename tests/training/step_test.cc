@@ -236,6 +236,25 @@ TEST(Precision, OfFloat64IsEverywhere) {
   }
 }
 
+/// A variance is a difference of moments: rounded to f32 before, it would be noise.
+TEST(Precision, OfFloat32KeepsMomentsInFloat64) {
+  GraphBuilder g;
+  const ValueId x = g.op("mul", {g.input("x", {8, 4}), g.parameter("w", {4})});
+  const ValueId moments = g.op("batch_moments", {x});
+  const std::vector<ValueId> statistics =
+      g.all("batch_statistics", {moments}, {{"dtype", std::string("f32")}});
+  const ValueId y =
+      g.op("batch_norm", {x, statistics[0], statistics[1]}, {{"eps", 1e-5}, {"training", true}});
+  const ir::Graph step = step_of(g.loss(g.sum_all(y)), with(Precision::kFloat32));
+  for (const ir::Op& op : step.ops()) {
+    if (op.name == "batch_statistics") {
+      EXPECT_EQ(step.type(op.inputs[0]).dtype, ir::DType::kFloat64);
+      EXPECT_EQ(step.type(op.outputs[1]).dtype, ir::DType::kFloat32);
+    }
+  }
+  EXPECT_EQ(count(step, "batch_statistics", ir::Phase::kForward), 1);
+}
+
 TEST(Precision, MakesCastsVanish) {
   GraphBuilder b;
   const ValueId p = b.parameter("p", {4});
