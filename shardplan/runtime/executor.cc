@@ -198,7 +198,9 @@ void Executor::write(LocalId target, LocalId value) {
   if (program_.root(target) == program_.root(value)) {
     return;  // updated in place
   }
+  // Nobody reads it under its own name any more; a microbatch that is set aside must not keep it.
   at::Tensor taken = tensor(value);
+  drop(program_.root(value));
   drop(program_.root(target));
   tensor(target) = std::move(taken);
 }

@@ -11,6 +11,7 @@ BatchSums::BatchSums(const ir::Graph& graph, const BatchCut& cut)
       cut_(cut),
       batch_(graph.values().size(), Batch::kFree),
       trained_(graph.values().size(), false),
+      of_each_(graph.values().size(), false),
       scaled_(graph.ops().size()),
       whole_(graph.ops().size()) {
   for (std::size_t i = 0; i < batch_.size(); ++i) {
@@ -27,8 +28,17 @@ Status BatchSums::run() {
     const ir::Op& op = graph_.op(id);
     const bool trained = std::any_of(
         op.inputs.begin(), op.inputs.end(), [&](ir::ValueId v) { return trained_[v.index()]; });
-    SHARDPLAN_ASSIGN_OR_RETURN(const Batch batch, without_dimension(id, trained));
+    const bool statistics = op.name == "batch_moments" && cut_.axis(id) >= 0;
+    const bool of_each =
+        statistics || std::any_of(op.inputs.begin(), op.inputs.end(), [&](ir::ValueId v) {
+          return of_each_[v.index()];
+        });
+    Batch batch = Batch::kFree;
+    if (!statistics) {
+      SHARDPLAN_ASSIGN_OR_RETURN(batch, without_dimension(id, trained));
+    }
     for (const ir::ValueId output : op.outputs) {
+      of_each_[output.index()] = of_each;
       trained_[output.index()] = trained && ir::is_floating(graph_.type(output).dtype);
       if (batch_[output.index()] != Batch::kCut) {
         batch_[output.index()] = batch;

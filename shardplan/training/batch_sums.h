@@ -30,10 +30,15 @@ class BatchSums {
   [[nodiscard]] bool is_part(ir::ValueId value) const {
     return batch_[value.index()] == Batch::kPart;
   }
-  /// Whether the value is the same in every microbatch.
+  /// Whether the value asks nothing of its readers: it is the same in every microbatch, or
+  /// is_of_each().
   [[nodiscard]] bool is_free(ir::ValueId value) const {
     return batch_[value.index()] == Batch::kFree;
   }
+  /// Whether the value comes from statistics of one microbatch (batch_moments), which are no part
+  /// of anything: batch normalisation is defined for each microbatch. Such values ask nothing of
+  /// their readers, and is_free() holds for those without a batch dimension.
+  [[nodiscard]] bool is_of_each(ir::ValueId value) const { return of_each_[value.index()]; }
   /// Operands of the op that must be multiplied by the number of microbatches first: sums that are
   /// added to something that is none.
   [[nodiscard]] const std::vector<int>& scaled_operands(ir::OpId op) const {
@@ -65,6 +70,7 @@ class BatchSums {
   const BatchCut& cut_;
   std::vector<Batch> batch_;              ///< by value
   std::vector<bool> trained_;             ///< by value: depends on a trainable parameter
+  std::vector<bool> of_each_;             ///< by value, see is_of_each
   std::vector<std::vector<int>> scaled_;  ///< by op
   std::vector<std::vector<int>> whole_;   ///< by op
 };

@@ -7,7 +7,8 @@
 // 2. BatchSums finds how values without a batch dimension depend on the batch: not at all, as a sum
 //    over it (linear: the parts add up to the whole), or in another way that only counts tokens. A
 //    sum over the batch that is divided by such a count is divided by that of the whole batch,
-//    which every microbatch computes from inputs that hold the whole batch (WholeBatch).
+//    which every microbatch computes from inputs that hold the whole batch (WholeBatch). Statistics
+//    of batch normalisation are those of one microbatch, by definition.
 
 #include "shardplan/training/microbatch.h"
 
@@ -104,6 +105,12 @@ class WholeBatch {
         return needs_whole_batch(
             original, "a count over the batch depends on '" + graph_.value(input).name + "'");
       }
+      if (sums_.is_of_each(input) && !depends(input)) {
+        return needs_whole_batch(
+            original,
+            "a count over the batch depends on statistics, which every microbatch has of "
+            "its own");
+      }
       input = at(input);
     }
     std::vector<ir::TensorType> types;
@@ -199,6 +206,10 @@ class MicrobatchCopy {
 
   Status copy_op(ir::OpId id) {
     ir::Op op = copy_.op_like(id);
+    if (op.name == "batch_moments" && has_one_value(copy_.to().type(op.inputs[0]))) {
+      return needs_whole_batch(op,
+                               "a microbatch has one value of each channel, which has no variance");
+    }
     const ir::ValueId result = graph_.op(id).outputs.front();
     const int dim = cut_.dim(result);
     if (dim >= 0 && op.attributes.has("shape")) {
@@ -219,6 +230,9 @@ class MicrobatchCopy {
     }
     return copy_.append(id, std::move(op));
   }
+
+  /// Of each channel, dimension 1.
+  static bool has_one_value(const ir::TensorType& x) { return x.numel() == x.shape[1]; }
 
   /// The result types of a call, cut.
   [[nodiscard]] std::string results_text(ir::OpId id, const ir::Op& copied) {

@@ -16,6 +16,9 @@ namespace shardplan::training {
 /// counts of tokens that the loss is divided by are those of the whole batch, computed from further
 /// inputs (whole_batch_name).
 ///
+/// Batch normalisation takes the statistics of each microbatch, and running statistics move once
+/// for each, in their order: what PyTorch does when gradients are accumulated.
+///
 /// Example: "w[k,n], x[64,k] -> relu(x·w) -> sum -> scale 1/64" in 4: x is [16,k], the sum is a
 /// part of the whole, so the loss is multiplied by 4.
 ///

@@ -418,7 +418,7 @@ NETWORKS = {
     "gshard": plain(GShard, x=randn(8, 8, 16), target=classes(5, 8, 8)),
     "resnet50_tiny": lambda: (
         ResNet50((1, 1, 1, 1), 8, 10),
-        {"image": torch.randn(B, 3, 32, 32), "target": torch.randint(10, (B,))}, None),
+        {"image": torch.randn(2 * B, 3, 64, 64), "target": torch.randint(10, (2 * B,))}, None),
     "resnet50": lambda: (
         ResNet50(), {"image": torch.randn(B, 3, 224, 224), "target": torch.randint(1000, (B,))}, None),
 }

@@ -54,6 +54,14 @@ class OneDevice(unittest.TestCase):
             lambda p: torch.optim.Adam(p, lr=1e-2, betas=(0.8, 0.999), weight_decay=0.1),
         )
 
+    def test_batch_normalisation_of_microbatches(self):
+        self.check(
+            "odd_sizes",
+            shardplan.SGD(lr=0.1),
+            lambda p: torch.optim.SGD(p, lr=0.1),
+            microbatches=3,
+        )
+
     def test_microbatches_and_clipping(self):
         self.check(
             "mlp",

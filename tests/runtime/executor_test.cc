@@ -21,6 +21,7 @@
 #include "shardplan/runtime/verify.h"
 #include "shardplan/sim/sim.h"
 #include "tests/convolutional_testing.h"
+#include "tests/normalised_testing.h"
 
 namespace shardplan::runtime {
 namespace {
@@ -76,8 +77,9 @@ Found train(const ir::Graph& step, const plan::Plan& plan, const lower::Program&
 }
 
 ir::Graph step_of(const std::string& model, const training::Recipe& recipe) {
-  Result<ir::Graph> forward =
-      model == "convolutional" ? ir::parse(kConvolutional) : frontends::zoo_model(model);
+  Result<ir::Graph> forward = model == "convolutional" ? ir::parse(kConvolutional)
+                              : model == "normalised"  ? ir::parse(kNormalised)
+                                                       : frontends::zoo_model(model);
   EXPECT_TRUE(forward.has_value()) << forward.error().text();
   Result<ir::Graph> step = training::build_training_step(*forward, recipe);
   EXPECT_TRUE(step.has_value()) << step.error().text();
@@ -246,6 +248,13 @@ TEST(Executor, WindowsOverPartsOfSpaceEqualOneDevice) {
   check_uneven_plan("convolutional", "spatial");
 }
 
+// Statistics of each microbatch, of all ranks together; running statistics are compared, too.
+TEST(Executor, BatchNormalisationOfMicrobatchesEqualsOneDevice) {
+  const auto fp64 = training::Precision::kFloat64;
+  check_random_plans("normalised", recipe_of("sgd:lr=0.1", fp64, 4), {{{"a", 2}, {"b", 2}}}, 4);
+  check_random_plans("normalised", recipe_of("sgd:lr=0.1", fp64, 2), {{{"a", 3}}}, 3);
+}
+
 TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {
   const training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64);
   const Result<cluster::Cluster> machines = cluster::load_cluster("local:4");
@@ -281,10 +290,9 @@ TEST(Executor, PlannersPlansEqualOneDeviceWithinPredictedMemory) {
   }
 }
 
-TEST(Executor, RecomputationAndMicrobatchesChangeNothing) {
+void check_recomputation(const std::string& model) {
   const training::Recipe recipe = recipe_of("adamw", training::Precision::kFloat64, 2);
-  const ir::Graph step =
-      step_of("gpt:layers=2,hidden=16,heads=2,seq=8,batch=4,vocab=32,dropout=0.1", recipe);
+  const ir::Graph step = step_of(model, recipe);
   plan::Plan plan = one_device_plan(step, {});
   std::vector<double> losses;
   Bytes kept = 0;
@@ -313,6 +321,15 @@ TEST(Executor, RecomputationAndMicrobatchesChangeNothing) {
     kept = found.peaks[0];
   }
   EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST(Executor, RecomputationAndMicrobatchesChangeNothing) {
+  check_recomputation("gpt:layers=2,hidden=16,heads=2,seq=8,batch=4,vocab=32,dropout=0.1");
+}
+
+// A microbatch's statistics are computed twice, and move the running ones once.
+TEST(Executor, RecomputationMovesRunningStatisticsOnce) {
+  check_recomputation("normalised");
 }
 
 TEST(Executor, LabelsAndIdsStayWithinTheirTables) {

@@ -21,6 +21,10 @@ class GraphBuilder {
     graph_.value(id).trainable = trainable;
     return id;
   }
+  ir::ValueId buffer(std::string name, ir::Shape shape) {
+    return add(ir::ValueKind::kBuffer, std::move(name), {dtype_, std::move(shape)});
+  }
+  void write(ir::ValueId target, ir::ValueId value) { graph_.writes.push_back({target, value}); }
   ir::ValueId input(std::string name, ir::Shape shape) {
     return add(ir::ValueKind::kInput, std::move(name), {dtype_, std::move(shape)});
   }

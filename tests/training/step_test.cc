@@ -381,6 +381,79 @@ TEST(Microbatches, CutTablesThatAreMadeForTheWholeBatch) {
   }
 }
 
+/// x · p, normalised over the batch, with running statistics.
+struct Normalised {
+  ValueId y{};
+  ValueId moments{};
+};
+
+Normalised normalised(GraphBuilder& b, ValueId x) {
+  const ValueId moments = b.op("batch_moments", {x});
+  const std::vector<ValueId> statistics =
+      b.all("batch_statistics", {moments}, {{"dtype", std::string("f32")}});
+  const ValueId y =
+      b.op("batch_norm", {x, statistics[0], statistics[1]}, {{"eps", 1e-5}, {"training", true}});
+  return {y, moments};
+}
+
+TEST(Microbatches, HaveBatchNormalisationOfTheirOwn) {
+  for (const bool trained : {true, false}) {  // before the statistics
+    GraphBuilder b;
+    const ValueId x = b.input("x", {8, 3});
+    const ValueId p = b.parameter("p", {3});
+    const ValueId in = trained ? b.op("mul", {x, p}) : x;
+    const Normalised norm = normalised(b, in);
+    const ValueId mean = b.buffer("running_mean", {3});
+    const ValueId variance = b.buffer("running_var", {3});
+    const std::vector<ValueId> moved =
+        b.all("batch_running", {norm.moments, mean, variance}, {{"momentum", 0.1}});
+    b.write(mean, moved[0]);
+    b.write(variance, moved[1]);
+    const ValueId out = trained ? norm.y : b.op("mul", {norm.y, p});
+    const ir::Graph step =
+        step_of(b.loss(b.sum_all(b.op("mul", {out, out}))), with(Precision::kAsModel, 4));
+    for (const ir::Op& op : step.ops()) {
+      if (op.name == "batch_moments") {
+        EXPECT_EQ(step.type(op.inputs[0]).shape, (ir::Shape{2, 3}));
+      }
+    }
+    EXPECT_EQ(count(step, "batch_moments", ir::Phase::kForward), 1);
+    EXPECT_EQ(count(step, "batch_running", ir::Phase::kForward), 1);
+    EXPECT_FALSE(step.find_input(whole_batch_name("x")).valid());
+  }
+}
+
+TEST(Microbatches, NormalisedOverTheBatchHaveMoreThanOneValue) {
+  GraphBuilder b;
+  const ValueId y = normalised(b, b.op("mul", {b.input("x", {8, 3}), b.parameter("p", {3})})).y;
+  EXPECT_EQ(
+      error_of(b.loss(b.sum_all(y)), with(Precision::kAsModel, 8)),
+      "op 'batch_moments': needs the whole batch: a microbatch has one value of each channel, "
+      "which has no variance; use one microbatch");
+}
+
+TEST(Microbatches, RefuseWhatIsWrittenFromASumOverTheBatch) {
+  GraphBuilder b;
+  const ValueId x = b.input("x", {8, 3});
+  const ValueId y = b.op("mul", {x, b.parameter("p", {3})});
+  b.write(b.buffer("total", {3}), b.sum(y, {0}));
+  EXPECT_EQ(error_of(b.loss(b.sum_all(y)), with(Precision::kAsModel, 2)),
+            "microbatches: 'total' is written from the whole batch; use one microbatch");
+}
+
+// The loss is divided by a number of the whole batch that no microbatch can compute.
+TEST(Microbatches, RefuseCountsThatDependOnStatistics) {
+  GraphBuilder b;
+  const ValueId x = b.input("x", {8, 3});
+  const Normalised norm = normalised(b, x);
+  const ValueId y = b.op("mul", {x, b.parameter("p", {3})});
+  EXPECT_EQ(
+      error_of(b.loss(b.op("div", {b.sum_all(y), b.sum_all(norm.y)})),
+               with(Precision::kAsModel, 2)),
+      "op 'batch_norm': needs the whole batch: a count over the batch depends on statistics, which "
+      "every microbatch has of its own; use one microbatch");
+}
+
 TEST(Microbatches, ScaleALossThatIsASumOverTheBatch) {
   const ir::Graph step = step_of(mlp(8), with(Precision::kAsModel, 4));
   const ir::Op& last = step.op(step.value(step.outputs[0]).producer);
