@@ -1,9 +1,12 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <tuple>
 
 #include "shardplan/python/planned.h"
 #include "shardplan/runtime/allocator.h"
@@ -52,12 +55,13 @@ std::shared_ptr<Training> start(
     std::shared_ptr<Planned> planned,
     std::int64_t rank,
     std::uint64_t seed,
-    const std::vector<std::pair<runtime::Ranks, c10::intrusive_ptr<c10d::ProcessGroup>>>&
+    const std::vector<
+        std::tuple<runtime::Ranks, std::string, c10::intrusive_ptr<c10d::ProcessGroup>>>&
         process_groups) {
   const py::gil_scoped_release release;
-  std::map<runtime::Ranks, std::shared_ptr<runtime::Group>> groups;
-  for (const auto& [ranks, group] : process_groups) {
-    groups[ranks] = runtime::wrap_process_group(group, ranks);
+  std::map<runtime::NeededGroup, std::shared_ptr<runtime::Group>> groups;
+  for (const auto& [ranks, purpose, group] : process_groups) {
+    groups[{ranks, purpose}] = runtime::wrap_process_group(group, ranks);
   }
   return value_or_raise(
       Training::create(std::move(planned), rank, seed, runtime::given_groups(std::move(groups))));
@@ -75,7 +79,12 @@ void bind_planned(py::module_& module) {
                                }
                                return axes;
                              })
-      .def_property_readonly("world_size", [](const Planned& p) { return p.plan().mesh.size(); })
+      .def_property_readonly("world_size", &Planned::world_size)
+      .def_property_readonly("schedule",
+                             [](const Planned& p) -> std::optional<std::string> {
+                               return p.plan().pipeline ? std::optional(p.plan().pipeline->schedule)
+                                                        : std::nullopt;
+                             })
       .def_property_readonly("prediction",
                              [](const Planned& p) {
                                const plan::Prediction& predicted = p.plan().prediction;
@@ -99,9 +108,21 @@ void bind_planned(py::module_& module) {
                                }
                                return inputs;
                              })
-      .def("needed_groups", [](const Planned& p) { return runtime::needed_groups(p.program()); })
-      .def("explain",
-           [](const Planned& p) { return explanation_rows(value_or_raise(p.explain())); });
+      .def("needed_groups",
+           [](const Planned& p) {
+             std::vector<std::pair<runtime::Ranks, std::string>> groups;
+             for (const runtime::NeededGroup& group : p.needed_groups()) {
+               groups.emplace_back(group.ranks, group.purpose);
+             }
+             return groups;
+           })
+      .def("explain", [](const Planned& p) {
+        std::vector<std::pair<std::vector<std::pair<std::string, std::int64_t>>, py::list>> stages;
+        for (const StageExplanation& stage : value_or_raise(p.explain())) {
+          stages.emplace_back(stage.mesh, explanation_rows(stage.layers));
+        }
+        return stages;
+      });
 }
 
 const char* kind_name(ir::ValueKind kind) {
@@ -157,7 +178,9 @@ void bind_training(py::module_& module) {
              const py::gil_scoped_release release;
              training.load(name, full);
            })
-      .def("pieces", [](const Training& training) { return piece_rows(training.pieces()); })
+      .def(
+          "pieces",
+          [](const Training& training, bool saving) { return piece_rows(training.pieces(saving)); })
       .def("resume", &Training::resume)
       .def_property_readonly("steps_done", &Training::steps_done)
       .def_property_readonly("seed", &Training::seed)

@@ -2,9 +2,13 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "shardplan/cost/cost_model.h"
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/runtime/collectives.h"
+#include "shardplan/runtime/executor.h"
+#include "shardplan/runtime/pipeline.h"
 #include "shardplan/support/text.h"
 #include "shardplan/training/microbatch.h"
 
@@ -32,6 +36,13 @@ Status Planned::load(const Request& request) {
 }
 
 Status Planned::lower_plan() {
+  if (plan_.pipeline) {
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        pipeline_, lower::lower_pipeline(step_, plan_, [](const plan::Plan& stage) {
+          return cost::step_price(cost::CostModel(stage.cluster, stage.mesh));
+        }));
+    return {};
+  }
   const cost::CostModel cost(plan_.cluster, plan_.mesh);
   SHARDPLAN_ASSIGN_OR_RETURN(
       program_,
@@ -40,6 +51,45 @@ Status Planned::lower_plan() {
                    cost::step_price(cost),
                    {.keep_gradients = false, .overlap = plan_.cluster.local}));
   return {};
+}
+
+std::vector<runtime::NeededGroup> Planned::needed_groups() const {
+  if (pipeline_) {
+    return runtime::needed_groups(*pipeline_);
+  }
+  std::vector<runtime::NeededGroup> all;
+  for (runtime::Ranks& ranks : runtime::needed_groups(program_)) {
+    all.push_back({std::move(ranks), ""});
+  }
+  return all;
+}
+
+namespace {
+
+Result<StageExplanation> explain_one(const plan::Plan& plan, const ir::Graph& step) {
+  StageExplanation out;
+  for (const cluster::MeshAxis& axis : plan.mesh.axes) {
+    out.mesh.emplace_back(axis.name, axis.size);
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(out.layers, planners::explain(plan, step));
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<StageExplanation>> Planned::explain() const {
+  std::vector<StageExplanation> all;
+  if (!plan_.pipeline || !pipeline_) {
+    SHARDPLAN_ASSIGN_OR_RETURN(StageExplanation one, explain_one(plan_, step_));
+    all.push_back(std::move(one));
+    return all;
+  }
+  for (std::size_t s = 0; s < plan_.pipeline->stages.size(); ++s) {
+    SHARDPLAN_ASSIGN_OR_RETURN(StageExplanation one,
+                               explain_one(plan_.pipeline->stages[s], pipeline_->stages[s].graph));
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 Result<std::shared_ptr<Planned>> Planned::make(const Request& request) {
@@ -84,19 +134,31 @@ Result<std::shared_ptr<Training>> Training::create(std::shared_ptr<Planned> plan
                                                    std::unique_ptr<runtime::GroupSource> groups) {
   auto training = std::make_shared<Training>();
   training->planned_ = std::move(planned);
-  SHARDPLAN_ASSIGN_OR_RETURN(training->executor_,
-                             runtime::Executor::create({training->planned_->step(),
-                                                        training->planned_->program(),
-                                                        rank,
-                                                        seed,
-                                                        groups.get(),
-                                                        {}}));
+  const Planned& made = *training->planned_;
+  if (made.pipeline()) {
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        training->trainer_,
+        runtime::PipelineTrainer::create({*made.pipeline(), rank, seed, groups.get(), {}}));
+    if (training->trainer_->steps_a_run() != 1) {
+      return Error{ErrorCode::kUnsupported,
+                   "schedule " + made.pipeline()->schedule.name + " trains " +
+                       std::to_string(training->trainer_->steps_a_run()) +
+                       " steps without a flush, and a call trains on one batch",
+                   "parallelize",
+                   {"take a synchronous schedule, such as 1f1b"}};
+    }
+    return training;
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      std::unique_ptr<runtime::Executor> executor,
+      runtime::Executor::create({made.step(), made.program(), rank, seed, groups.get(), {}}));
+  training->trainer_ = std::move(executor);
   return training;
 }
 
 Result<double> Training::step(const std::map<std::string, at::Tensor>& batch) {
   const ir::Graph& graph = planned_->step();
-  return executor_->run_step([&](ir::ValueId input, std::int64_t microbatch) {
+  return trainer_->run_step([&](ir::ValueId input, std::int64_t microbatch) {
     const ir::Value& value = graph.value(input);
     at::Tensor part = batch.at(training::input_of_whole_batch(value.name).value_or(value.name));
     for (std::int64_t d = 0; d < part.dim(); ++d) {
@@ -139,7 +201,11 @@ at::Tensor Training::gather(const std::string& name) const {
       break;
     }
   }
-  const at::Tensor full = executor_->gather(executor_->resident(source), weight.type);
+  const std::vector<runtime::LocatedPart> all = trainer_->residents();
+  const auto located =
+      std::find_if(all.begin(), all.end(), [&](const auto& part) { return part.value == source; });
+  SHARDPLAN_CHECK(located != all.end()) << "nobody holds " << name;
+  const at::Tensor full = runtime::gather(*trainer_, *located, graph.type(source));
   return full.view(weight.module_shape.empty() ? weight.type.shape : weight.module_shape);
 }
 
@@ -147,46 +213,65 @@ void Training::load(const std::string& name, const at::Tensor& full) {
   const ir::Graph& graph = planned_->step();
   const ir::ValueId weight = find(name);
   const at::Tensor shaped = full.reshape(graph.value(weight).type.shape);
-  executor_->set_resident(weight, shaped);
+  trainer_->set_resident(weight, shaped);
   for (std::size_t i = 0; i < graph.values().size(); ++i) {
     if (graph.values()[i].init_from == weight) {
-      executor_->set_resident(ir::ValueId(i), shaped);
+      trainer_->set_resident(ir::ValueId(i), shaped);
     }
   }
 }
 
-std::vector<Training::Piece> Training::pieces() const {
+Training::Piece Training::piece_of(ir::ValueId id, const runtime::LocatedPart& located) const {
   const ir::Graph& graph = planned_->step();
+  const ir::Value& value = graph.value(id);
+  Piece piece{value.name, value.kind, value.aliases, {}, value.type.shape, {}, {}, {}};
+  if (value.init_from.valid()) {
+    piece.copy_of = graph.value(value.init_from).name;
+  }
+  // A moment is named after its parameter, and has its shape.
+  const ir::ValueId owner = value.kind == ir::ValueKind::kState
+                                ? graph.find_input(value.name.substr(0, value.name.rfind('.')))
+                                : id;
+  piece.module_shape = owner.valid() && graph.type(owner).shape == value.type.shape &&
+                               !graph.value(owner).module_shape.empty()
+                           ? graph.value(owner).module_shape
+                           : value.type.shape;
+  if (!located.part.tensor.defined()) {
+    piece.part = at::empty({0}, runtime::scalar_type(value.type.dtype));
+    return piece;
+  }
+  piece.part = located.part.tensor;
+  // A tensor without memory, cut as the content is: its offset tells where the part begins.
+  const at::Tensor whole = at::empty(value.type.shape, at::TensorOptions(at::kMeta));
+  std::int64_t rest =
+      runtime::shard_view(
+          whole, located.part.spec, *located.mesh, trainer_->rank() - located.first_rank)
+          .storage_offset();
+  for (std::int64_t d = 0; d < whole.dim(); ++d) {
+    piece.offsets.push_back(rest / whole.stride(d));
+    rest %= whole.stride(d);
+  }
+  return piece;
+}
+
+std::vector<Training::Piece> Training::pieces(bool saving) const {
+  const ir::Graph& graph = planned_->step();
+  const std::vector<runtime::LocatedPart> residents = trainer_->residents();
   std::vector<Piece> all;
   for (std::size_t i = 0; i < graph.values().size(); ++i) {
-    const ir::Value& value = graph.values()[i];
-    if (value.kind != ir::ValueKind::kParameter && value.kind != ir::ValueKind::kBuffer &&
-        value.kind != ir::ValueKind::kState) {
+    const ir::ValueId id(i);
+    if (!runtime::lives_on(graph.value(id))) {
       continue;
     }
-    const runtime::Executor::Part part = executor_->resident(ir::ValueId(i));
-    Piece piece{value.name, value.kind, value.aliases, {}, value.type.shape, {}, {}, part.tensor};
-    if (value.init_from.valid()) {
-      piece.copy_of = graph.value(value.init_from).name;
+    std::size_t found = 0;
+    for (const runtime::LocatedPart& located : residents) {
+      const bool here = located.part.tensor.defined();
+      if (located.value == id && (found == 0 || (here && !saving))) {
+        all.push_back(piece_of(id, located));
+        ++found;
+      }
     }
-    // A moment is named after its parameter, and has its shape.
-    const ir::ValueId owner = value.kind == ir::ValueKind::kState
-                                  ? graph.find_input(value.name.substr(0, value.name.rfind('.')))
-                                  : ir::ValueId(i);
-    piece.module_shape = owner.valid() && graph.type(owner).shape == value.type.shape &&
-                                 !graph.value(owner).module_shape.empty()
-                             ? graph.value(owner).module_shape
-                             : value.type.shape;
-    // A tensor without memory, cut as the content is: its offset tells where the part begins.
-    const at::Tensor whole = at::empty(value.type.shape, at::TensorOptions(at::kMeta));
-    std::int64_t rest =
-        runtime::shard_view(whole, part.spec, planned_->program().mesh, executor_->rank())
-            .storage_offset();
-    for (std::int64_t d = 0; d < whole.dim(); ++d) {
-      piece.offsets.push_back(rest / whole.stride(d));
-      rest %= whole.stride(d);
-    }
-    all.push_back(std::move(piece));
+    SHARDPLAN_CHECK(found > 0) << "nobody holds " << graph.value(id).name;
   }
   return all;
 }

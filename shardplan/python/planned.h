@@ -5,15 +5,18 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shardplan/ir/graph.h"
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/lower/program.h"
 #include "shardplan/plan/plan.h"
 #include "shardplan/planners/planner.h"
-#include "shardplan/runtime/executor.h"
+#include "shardplan/runtime/groups.h"
+#include "shardplan/runtime/trainer.h"
 #include "shardplan/support/result.h"
 
 namespace shardplan::python {
@@ -37,6 +40,12 @@ struct Input {
   ir::TensorType type{};
 };
 
+/// What explain() says of one stage; of a plan without stages there is one.
+struct StageExplanation {
+  std::vector<std::pair<std::string, std::int64_t>> mesh{};
+  std::vector<planners::LayerExplanation> layers{};
+};
+
 /// A planned training step: graph, plan, and the program that it was lowered to.
 class Planned {
  public:
@@ -47,12 +56,17 @@ class Planned {
 
   [[nodiscard]] const ir::Graph& step() const { return step_; }
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
+  /// Of a plan without stages.
   [[nodiscard]] const lower::Program& program() const { return program_; }
+  [[nodiscard]] const std::optional<lower::PipelineProgram>& pipeline() const { return pipeline_; }
+  [[nodiscard]] std::int64_t world_size() const {
+    return pipeline_ ? pipeline_->ranks() : plan_.mesh.size();
+  }
+  /// Every rank must make them in this order.
+  [[nodiscard]] std::vector<runtime::NeededGroup> needed_groups() const;
   [[nodiscard]] const std::vector<Input>& inputs() const { return inputs_; }
   [[nodiscard]] std::string json() const { return plan::to_json(plan_, step_); }
-  [[nodiscard]] Result<std::vector<planners::LayerExplanation>> explain() const {
-    return planners::explain(plan_, step_);
-  }
+  [[nodiscard]] Result<std::vector<StageExplanation>> explain() const;
 
  private:
   Status load(const Request& request);
@@ -62,6 +76,7 @@ class Planned {
   training::Recipe recipe_{};
   plan::Plan plan_{};
   lower::Program program_{};
+  std::optional<lower::PipelineProgram> pipeline_{};
   std::vector<Input> inputs_{};
 };
 
@@ -98,19 +113,22 @@ class Training {
     std::vector<std::int64_t> offsets{};  ///< where the part begins, in `shape`
     at::Tensor part{};                    ///< the part itself: writing to it changes the step
   };
-  /// In the order of the graph's values. Shares memory, copies nothing.
-  [[nodiscard]] std::vector<Piece> pieces() const;
+  /// Of every such value of the step, in the graph's order; a part without elements where this rank
+  /// holds none. Where several stages hold a value, the first of them saves it and each loads it.
+  /// Shares memory, copies nothing.
+  [[nodiscard]] std::vector<Piece> pieces(bool saving) const;
   /// Random numbers are a function of these two (and of names and places).
-  [[nodiscard]] std::int64_t steps_done() const { return executor_->steps_done(); }
-  [[nodiscard]] std::uint64_t seed() const { return executor_->seed(); }
-  void resume(std::int64_t steps_done, std::uint64_t seed) { executor_->resume(steps_done, seed); }
-  [[nodiscard]] Bytes peak_bytes() const { return executor_->memory().peak(); }
+  [[nodiscard]] std::int64_t steps_done() const { return trainer_->steps_done(); }
+  [[nodiscard]] std::uint64_t seed() const { return trainer_->seed(); }
+  void resume(std::int64_t steps_done, std::uint64_t seed) { trainer_->resume(steps_done, seed); }
+  [[nodiscard]] Bytes peak_bytes() const { return trainer_->memory().peak(); }
 
  private:
   [[nodiscard]] ir::ValueId find(const std::string& name) const;
+  [[nodiscard]] Piece piece_of(ir::ValueId id, const runtime::LocatedPart& located) const;
 
   std::shared_ptr<Planned> planned_{};
-  std::unique_ptr<runtime::Executor> executor_{};
+  std::unique_ptr<runtime::Trainer> trainer_{};
 };
 
 }  // namespace shardplan::python

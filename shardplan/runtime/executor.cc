@@ -602,10 +602,10 @@ std::string Executor::name_of(const Step& step) const {
   return {};
 }
 
-std::vector<LocatedPart> Executor::parameters() const {
+std::vector<LocatedPart> Executor::residents() const {
   std::vector<LocatedPart> parts;
   for (const lower::Resident& resident : program_.residents) {
-    if (step_.value(resident.global).kind == ir::ValueKind::kParameter) {
+    if (lives_on(step_.value(resident.global))) {
       parts.push_back({resident.global,
                        {tensors_[resident.local.index()], program_.value(resident.local).spec},
                        &program_.mesh,
@@ -649,24 +649,6 @@ void Executor::set_resident(ir::ValueId value, const at::Tensor& full) {
   const at::NoGradGuard no_grad;
   const Part part = resident(value);
   part.tensor.copy_(shard_view(full, part.spec, program_.mesh, rank_));
-}
-
-at::Tensor Executor::gather(const Part& part, const ir::TensorType& type) const {
-  const at::NoGradGuard no_grad;
-  if (world_ == nullptr || part.spec.fully_replicated()) {
-    return part.tensor.clone(at::MemoryFormat::Contiguous);
-  }
-  at::Tensor full = at::empty(type.shape, part.tensor.options());
-  std::vector<at::Tensor> parts;
-  for (std::int64_t rank = 0; rank < program_.mesh.size(); ++rank) {
-    const ir::Shape shape = sharding::part_shape(part.spec, type.shape, program_.mesh, rank);
-    parts.push_back(at::empty(shape, part.tensor.options()));
-  }
-  exchange(*world_, parts, std::vector<at::Tensor>(parts.size(), part.tensor.contiguous()));
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    shard_view(full, part.spec, program_.mesh, static_cast<std::int64_t>(rank)).copy_(parts[rank]);
-  }
-  return full;
 }
 
 }  // namespace shardplan::runtime

@@ -78,23 +78,22 @@ class Executor final : public Trainer {
   using Part = runtime::Part;
   [[nodiscard]] Part resident(ir::ValueId value) const;
   /// Overwrites this rank's part with its part of `full`.
-  void set_resident(ir::ValueId value, const at::Tensor& full);
+  void set_resident(ir::ValueId value, const at::Tensor& full) override;
   /// Gradients of the last step by parameter, when the program keeps them. Not counted in
   /// memory(): they would be freed after their last use. Dropped by the next step.
   [[nodiscard]] const std::map<ir::ValueId, Part>& gradients() const { return gradients_; }
   /// The same between run_microbatches and run_update: the tensors that the update will read.
   [[nodiscard]] std::map<ir::ValueId, Part> gradients_before_update() const;
 
-  [[nodiscard]] std::vector<LocatedPart> parameters() const override;
+  [[nodiscard]] std::vector<LocatedPart> residents() const override;
   [[nodiscard]] std::vector<LocatedPart> trained_gradients() const override;
   [[nodiscard]] const MemoryCounter& memory() const override { return memory_; }
   void reset_peak() override { memory_.reset_peak(); }
   [[nodiscard]] std::map<std::string, Seconds> seconds_by_name() const override;
   void reset_times() override;
-  [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
-  [[nodiscard]] std::uint64_t seed() const { return seed_; }
-  /// Goes on as after so many steps from this seed: all that random numbers depend on.
-  void resume(std::int64_t steps_done, std::uint64_t seed) {
+  [[nodiscard]] std::int64_t steps_done() const override { return steps_done_; }
+  [[nodiscard]] std::uint64_t seed() const override { return seed_; }
+  void resume(std::int64_t steps_done, std::uint64_t seed) override {
     steps_done_ = steps_done;
     seed_ = seed;
   }
@@ -104,9 +103,6 @@ class Executor final : public Trainer {
   [[nodiscard]] std::int64_t rank() const override { return rank_; }
   [[nodiscard]] std::int64_t ranks() const override { return program_.mesh.size(); }
   [[nodiscard]] const lower::Program& program() const { return program_; }
-  /// All ranks' parts put together, on every rank. All ranks must call. Temporary: the world's
-  /// parts once more.
-  [[nodiscard]] at::Tensor gather(const Part& part, const ir::TensorType& type) const;
 
  private:
   explicit Executor(const ExecutorSetup& setup);

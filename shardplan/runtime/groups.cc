@@ -138,21 +138,19 @@ class GlooGroups final : public GroupSource {
 
 class GivenGroups final : public GroupSource {
  public:
-  explicit GivenGroups(std::map<Ranks, std::shared_ptr<Group>> groups)
+  explicit GivenGroups(std::map<NeededGroup, std::shared_ptr<Group>> groups)
       : groups_(std::move(groups)) {}
   Result<std::shared_ptr<Group>> group(const Ranks& ranks, const std::string& purpose) override {
-    if (!purpose.empty()) {
-      return Error{ErrorCode::kRuntime, "no process group was given for " + purpose, {}, {}};
-    }
-    const auto found = groups_.find(ranks);
+    const auto found = groups_.find({ranks, purpose});
     if (found == groups_.end()) {
-      return Error{ErrorCode::kRuntime, "no process group was given for these ranks", {}, {}};
+      return Error{
+          ErrorCode::kRuntime, "no process group was given for these ranks" + purpose, {}, {}};
     }
     return found->second;
   }
 
  private:
-  std::map<Ranks, std::shared_ptr<Group>> groups_;
+  std::map<NeededGroup, std::shared_ptr<Group>> groups_;
 };
 
 }  // namespace
@@ -163,7 +161,7 @@ std::shared_ptr<Group> wrap_process_group(const c10::intrusive_ptr<c10d::Process
   return shared_memory_group(std::make_shared<ProcessGroupOf>(group, std::move(ranks)), timeout);
 }
 
-std::unique_ptr<GroupSource> given_groups(std::map<Ranks, std::shared_ptr<Group>> groups) {
+std::unique_ptr<GroupSource> given_groups(std::map<NeededGroup, std::shared_ptr<Group>> groups) {
   return std::make_unique<GivenGroups>(std::move(groups));
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -106,9 +107,17 @@ struct Rendezvous {
 [[nodiscard]] std::vector<std::unique_ptr<GroupSource>> thread_groups(std::int64_t count,
                                                                       Seconds collective_timeout);
 
-/// Groups made elsewhere (torch.distributed): by ranks.
+/// A group that the ranks make together, and what for: groups of one purpose may wait for those of
+/// another.
+struct NeededGroup {
+  Ranks ranks{};
+  std::string purpose{};
+  auto operator<=>(const NeededGroup&) const = default;
+};
+
+/// Groups made elsewhere (torch.distributed).
 [[nodiscard]] std::unique_ptr<GroupSource> given_groups(
-    std::map<Ranks, std::shared_ptr<Group>> groups);
+    std::map<NeededGroup, std::shared_ptr<Group>> groups);
 
 /// All rank lists (ascending, more than one rank) over which the program communicates, over all
 /// ranks of its mesh, and the whole world; the first rank of the mesh is `first_rank`. Every rank

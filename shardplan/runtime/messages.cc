@@ -4,7 +4,9 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 
 namespace shardplan::runtime {
 namespace {
@@ -22,43 +24,59 @@ at::Tensor box_of(const at::Tensor& tensor,
   return view;
 }
 
+/// Pairs of stages with messages, in ascending order.
+std::set<std::pair<int, int>> channels_of(const lower::PipelineProgram& program) {
+  std::set<std::pair<int, int>> channels;
+  for (const lower::Link& link : program.links) {
+    channels.emplace(link.from, link.to);
+  }
+  return channels;
+}
+
+NeededGroup group_of(const lower::PipelineProgram& program, const std::pair<int, int>& channel) {
+  std::set<std::int64_t> ranks;
+  for (const int stage : {channel.first, channel.second}) {
+    const std::int64_t first = program.first_rank_of(stage);
+    const std::int64_t count = program.programs[static_cast<std::size_t>(stage)].mesh.size();
+    for (std::int64_t r = first; r < first + count; ++r) {
+      ranks.insert(r);
+    }
+  }
+  return {Ranks(ranks.begin(), ranks.end()),
+          "/messages/" + std::to_string(channel.first) + "/" + std::to_string(channel.second)};
+}
+
 }  // namespace
+
+std::vector<NeededGroup> message_groups(const lower::PipelineProgram& program) {
+  std::vector<NeededGroup> groups;
+  for (const auto& channel : channels_of(program)) {
+    NeededGroup group = group_of(program, channel);
+    if (group.ranks.size() > 1) {
+      groups.push_back(std::move(group));
+    }
+  }
+  return groups;
+}
 
 Result<std::unique_ptr<Messenger>> Messenger::create(const lower::PipelineProgram& program,
                                                      std::int64_t rank,
                                                      GroupSource* groups) {
   std::unique_ptr<Messenger> made(new Messenger(program, rank));
   made->find_pieces();
-  std::vector<Channel> channels;
-  channels.reserve(program.links.size());
-  for (const lower::Link& link : program.links) {
-    channels.emplace_back(link.from, link.to);
-  }
-  std::sort(channels.begin(), channels.end());
-  channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
   const int here = program.device_of_rank(rank);
-  for (const auto& [from, to] : channels) {
+  for (const Channel& channel : channels_of(program)) {
+    const auto& [from, to] = channel;
     if (program.device_of(from) != here && program.device_of(to) != here) {
       continue;
     }
-    Ranks ranks;
-    for (const int stage : {from, to}) {
-      const std::int64_t first = program.first_rank_of(stage);
-      const std::int64_t count = program.programs[static_cast<std::size_t>(stage)].mesh.size();
-      for (std::int64_t r = first; r < first + count; ++r) {
-        ranks.push_back(r);
-      }
-    }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    Line& line = made->lines_[{from, to}];
-    if (ranks.size() > 1) {
+    const NeededGroup needed = group_of(program, channel);
+    Line& line = made->lines_[channel];
+    if (needed.ranks.size() > 1) {
       if (groups == nullptr) {
         return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
       }
-      SHARDPLAN_ASSIGN_OR_RETURN(
-          line.group,
-          groups->group(ranks, "/messages/" + std::to_string(from) + "/" + std::to_string(to)));
+      SHARDPLAN_ASSIGN_OR_RETURN(line.group, groups->group(needed.ranks, needed.purpose));
       if (program.device_of(from) == here) {
         line.thread = std::make_unique<Background>();
       }

@@ -16,6 +16,10 @@
 
 namespace shardplan::runtime {
 
+/// The groups between stages, in the order in which ranks make them: for every pair of stages with
+/// a message that goes to another rank.
+[[nodiscard]] std::vector<NeededGroup> message_groups(const lower::PipelineProgram& program);
+
 /// Carries the messages of a pipeline for one rank. A send goes on beside what follows: its tensor
 /// is kept until the next task that sends on the same channel (pair of stages) begins to send, or
 /// longer where the channel has more room (PipelineProgram::room), or until finish(). A receive

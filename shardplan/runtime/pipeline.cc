@@ -19,16 +19,48 @@ Result<std::unique_ptr<Trainer>> PipelineTrainer::create(const PipelineSetup& se
   return std::unique_ptr<Trainer>(std::move(made));
 }
 
+namespace {
+
+constexpr const char* kWorld = "/world";
+
+std::string purpose_of_stage(int stage) {
+  return "/stage/" + std::to_string(stage);
+}
+
+Ranks all_ranks(const lower::PipelineProgram& program) {
+  Ranks all(static_cast<std::size_t>(program.ranks()));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  return all;
+}
+
+}  // namespace
+
+std::vector<NeededGroup> needed_groups(const lower::PipelineProgram& program) {
+  std::vector<NeededGroup> all;
+  if (program.ranks() > 1) {
+    all.push_back({all_ranks(program), kWorld});
+  }
+  for (NeededGroup& group : message_groups(program)) {
+    all.push_back(std::move(group));
+  }
+  for (std::size_t s = 0; s < program.programs.size(); ++s) {
+    const auto stage = static_cast<int>(s);
+    for (Ranks& ranks : needed_groups(program.programs[s], program.first_rank_of(stage))) {
+      all.push_back({std::move(ranks), purpose_of_stage(stage)});
+    }
+  }
+  return all;
+}
+
 /// Groups are made in the same order on all ranks: that of all ranks, those between stages, those
 /// inside them.
 Status PipelineTrainer::set_up(const PipelineSetup& setup) {
+  seed_ = setup.seed;
   if (program_.ranks() > 1) {
     if (setup.groups == nullptr) {
       return Error{ErrorCode::kRuntime, "the plan is for several ranks, but this is one", {}, {}};
     }
-    Ranks all(static_cast<std::size_t>(program_.ranks()));
-    std::iota(all.begin(), all.end(), std::int64_t{0});
-    SHARDPLAN_ASSIGN_OR_RETURN(world_, setup.groups->group(all, "/world"));
+    SHARDPLAN_ASSIGN_OR_RETURN(world_, setup.groups->group(all_ranks(program_), kWorld));
   }
   const int here = program_.device_of_rank(rank_);
   update_runs_ = lower::update_runs(program_, here);
@@ -51,7 +83,7 @@ Status PipelineTrainer::set_up(const PipelineSetup& setup) {
     of_stage.weights_begin = program_.weights_begin[s];
     of_stage.messenger = messenger_.get();
     of_stage.memory = &memory_;
-    of_stage.group_purpose = "/stage/" + std::to_string(stage);
+    of_stage.group_purpose = purpose_of_stage(stage);
     SHARDPLAN_ASSIGN_OR_RETURN(stages_[stage], Executor::create(of_stage));
   }
   return {};
@@ -195,12 +227,12 @@ LocatedPart PipelineTrainer::located(int stage, const lower::Resident& resident)
   return out;
 }
 
-std::vector<LocatedPart> PipelineTrainer::parameters() const {
+std::vector<LocatedPart> PipelineTrainer::residents() const {
   std::vector<LocatedPart> all;
   for (int stage = 0; stage < program_.stages_with_copies(); ++stage) {
     const auto s = static_cast<std::size_t>(stage);
     for (const lower::Resident& resident : program_.programs[s].residents) {
-      if (program_.stages[s].graph.value(resident.global).kind != ir::ValueKind::kParameter) {
+      if (!lives_on(program_.stages[s].graph.value(resident.global))) {
         continue;
       }
       all.push_back(located(stage, resident));
@@ -210,6 +242,25 @@ std::vector<LocatedPart> PipelineTrainer::parameters() const {
     }
   }
   return all;
+}
+
+void PipelineTrainer::set_resident(ir::ValueId value, const at::Tensor& full) {
+  for (const auto& [stage, executor] : stages_) {
+    const auto s = static_cast<std::size_t>(stage);
+    for (const lower::Resident& resident : program_.programs[s].residents) {
+      if (program_.stages[s].value_of[resident.global.index()] == value) {
+        executor->set_resident(resident.global, full);
+      }
+    }
+  }
+}
+
+void PipelineTrainer::resume(std::int64_t steps_done, std::uint64_t seed) {
+  steps_done_ = steps_done;
+  seed_ = seed;
+  for (const auto& [stage, executor] : stages_) {
+    executor->resume(steps_done, seed);
+  }
 }
 
 std::vector<LocatedPart> PipelineTrainer::trained_gradients() const {

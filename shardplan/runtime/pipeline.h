@@ -21,6 +21,9 @@ struct PipelineSetup {
   Heartbeat heartbeat{};
 };
 
+/// The groups that the ranks of a pipeline make, as needed_groups() of a program.
+[[nodiscard]] std::vector<NeededGroup> needed_groups(const lower::PipelineProgram& program);
+
 /// One rank of a pipeline: an executor for each stage of its group of devices, which work off the
 /// group's list of tasks. All stages are charged to one memory.
 class PipelineTrainer final : public Trainer {
@@ -29,7 +32,11 @@ class PipelineTrainer final : public Trainer {
   static Result<std::unique_ptr<Trainer>> create(const PipelineSetup& setup);
 
   Result<double> run_step(const InputSource& inputs) override;
-  [[nodiscard]] std::vector<LocatedPart> parameters() const override;
+  [[nodiscard]] std::vector<LocatedPart> residents() const override;
+  void set_resident(ir::ValueId value, const at::Tensor& full) override;
+  [[nodiscard]] std::int64_t steps_done() const override { return steps_done_; }
+  [[nodiscard]] std::uint64_t seed() const override { return seed_; }
+  void resume(std::int64_t steps_done, std::uint64_t seed) override;
   [[nodiscard]] std::vector<LocatedPart> trained_gradients() const override;
   [[nodiscard]] const MemoryCounter& memory() const override { return memory_; }
   void reset_peak() override { memory_.reset_peak(); }
@@ -59,6 +66,7 @@ class PipelineTrainer final : public Trainer {
 
   const lower::PipelineProgram& program_;
   std::int64_t rank_;
+  std::uint64_t seed_ = 0;
   MemoryCounter memory_{};  // outlives the tensors of all that follows
   std::shared_ptr<Group> world_{};
   std::unique_ptr<Messenger> messenger_{};

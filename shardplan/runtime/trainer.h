@@ -38,6 +38,12 @@ struct LocatedPart {
   std::int64_t first_rank = 0;
 };
 
+/// Whether it is a parameter, a buffer or optimizer state: what a checkpoint keeps.
+[[nodiscard]] inline bool lives_on(const ir::Value& value) {
+  return value.kind == ir::ValueKind::kParameter || value.kind == ir::ValueKind::kBuffer ||
+         value.kind == ir::ValueKind::kState;
+}
+
 /// One rank of a run, whether all ranks run one program or the stages of a pipeline.
 class Trainer {
  public:
@@ -53,8 +59,16 @@ class Trainer {
   /// not be used again.
   virtual Result<double> run_step(const InputSource& inputs) = 0;
   [[nodiscard]] virtual std::int64_t steps_a_run() const { return 1; }
-  /// In an order that is the same on all ranks.
-  [[nodiscard]] virtual std::vector<LocatedPart> parameters() const = 0;
+  /// Parameters, buffers and optimizer state: all that lives from step to step. In an order that is
+  /// the same on all ranks; several times where several stages hold a value.
+  [[nodiscard]] virtual std::vector<LocatedPart> residents() const = 0;
+  /// Overwrites this rank's parts of a resident with those of `full`.
+  virtual void set_resident(ir::ValueId value, const at::Tensor& full) = 0;
+  /// All that random numbers depend on, but for names and places; resume() goes on as after so many
+  /// steps from this seed.
+  [[nodiscard]] virtual std::int64_t steps_done() const = 0;
+  [[nodiscard]] virtual std::uint64_t seed() const = 0;
+  virtual void resume(std::int64_t steps_done, std::uint64_t seed) = 0;
   /// Of the last step, of trained parameters, when the program keeps them.
   [[nodiscard]] virtual std::vector<LocatedPart> trained_gradients() const = 0;
 
@@ -71,5 +85,11 @@ class Trainer {
   [[nodiscard]] virtual std::int64_t rank() const = 0;
   [[nodiscard]] virtual std::int64_t ranks() const = 0;
 };
+
+/// All ranks' parts put together, on every rank. All ranks must call. `type`: of the whole tensor.
+/// Temporary: the parts once more.
+[[nodiscard]] at::Tensor gather(const Trainer& trainer,
+                                const LocatedPart& located,
+                                const ir::TensorType& type);
 
 }  // namespace shardplan::runtime

@@ -145,6 +145,17 @@ void Verifier::note(double relative, const std::string& where) {
   }
 }
 
+bool Verifier::is_parameter(ir::ValueId value) const {
+  return step_.value(value).kind == ir::ValueKind::kParameter;
+}
+
+bool Verifier::is_compared(ir::ValueId value) const {
+  const bool written = std::any_of(step_.writes.begin(),
+                                   step_.writes.end(),
+                                   [&](const ir::Write& write) { return write.target == value; });
+  return is_parameter(value) || (step_.value(value).kind == ir::ValueKind::kBuffer && written);
+}
+
 void Verifier::compare_loss(double loss, double reference) {
   losses_.push_back(reference);
   const double difference = std::abs(loss - reference);
@@ -232,10 +243,13 @@ Status Verifier::compare_step(const Trainer& run, double loss, const InputSource
     if (reference_ != nullptr) {
       SHARDPLAN_RETURN_IF_ERROR(reference_->run_update());
     }
-    for (const LocatedPart& parameter : run.parameters()) {
+    for (const LocatedPart& parameter : run.residents()) {
+      if (!is_compared(parameter.value)) {
+        continue;
+      }
       const at::Tensor truth =
           reference_ == nullptr ? at::Tensor() : reference_->resident(parameter.value).tensor;
-      if (reference_ != nullptr) {
+      if (reference_ != nullptr && is_parameter(parameter.value)) {
         parameter_floor = std::max(parameter_floor, kNoise * largest_magnitude(truth));
       }
       compare_tensor(run,
@@ -243,7 +257,8 @@ Status Verifier::compare_step(const Trainer& run, double loss, const InputSource
                      truth,
                      parameter_floor,
                      /*adopt=*/false,
-                     "parameter " + step_.value(parameter.value).name);
+                     (is_parameter(parameter.value) ? "parameter " : "buffer ") +
+                         step_.value(parameter.value).name);
     }
   } catch (const PeerLost&) {
     throw;

@@ -23,12 +23,11 @@ struct Difference {
 [[nodiscard]] double tolerance(const ir::Graph& step);
 
 /// Compares a distributed run with the same step graph run by rank 0 alone, from the same seed: the
-/// loss, every gradient and every updated parameter after every step. In fp64 the two runs are
-/// independent of each other, but for gradients that are rounding noise (below). In narrower
-/// precisions the reference takes over all of the run's gradients once they have been compared:
-/// Adam divides a gradient by its own size, so the rounding of a gradient that is almost zero would
-/// come back as a difference as large as the learning rate.
-/// Only rank 0 holds the
+/// loss, every gradient, and every parameter and running statistic after every step. In fp64 the
+/// two runs are independent of each other, but for gradients that are rounding noise (below). In
+/// narrower precisions the reference takes over all of the run's gradients once they have been
+/// compared: Adam divides a gradient by its own size, so the rounding of a gradient that is almost
+/// zero would come back as a difference as large as the learning rate. Only rank 0 holds the
 /// reference; every other rank sends the parts that differ bit by bit from those that a rank before
 /// it holds of the same place. Parameters whose largest magnitude is below 1e-6 of the largest of
 /// all are measured against that instead; gradients below 1e-4 of the largest gradient, narrower
@@ -53,6 +52,9 @@ class Verifier {
  private:
   explicit Verifier(const ir::Graph& step) : step_(step) {}
 
+  [[nodiscard]] bool is_parameter(ir::ValueId value) const;
+  /// Parameters, and buffers that a step writes (running statistics).
+  [[nodiscard]] bool is_compared(ir::ValueId value) const;
   void compare_loss(double loss, double reference);
   void compare_tensor(const Trainer& run,
                       const LocatedPart& located,

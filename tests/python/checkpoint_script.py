@@ -23,6 +23,8 @@ def main():
     parser.add_argument("--save")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--kill-rank", type=int)
+    parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--precision", default="model")
     arguments = parser.parse_args()
     model, draw, loss = make(arguments.model)
     batches = [draw() for _ in range(arguments.last)]
@@ -36,6 +38,8 @@ def main():
         optimizer=shardplan.AdamW(lr=1e-2),
         planner=arguments.planner,
         clip_norm=0.5,
+        microbatches=arguments.microbatches,
+        precision=arguments.precision,
         loss=loss,
         seed=arguments.seed,
     )

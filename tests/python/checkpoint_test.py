@@ -58,6 +58,23 @@ class AcrossPlans(CheckpointTest):
         for got, want in zip(two, whole[1:], strict=True):
             self.assertLess(abs(got - want), 1e-12 * abs(want))
 
+    def test_pipelines_save_and_go_on(self):
+        words = ["--microbatches", 2]
+        whole = self.ranks(1, "gpt2_dropout", "map", 0, 4, *words)
+        self.ranks(2, "gpt2_dropout", "gpipe", 0, 2, "--save", self.folder / "two", *words)
+        load = ["--load", self.folder / "two"]
+        one = self.ranks(1, "gpt2_dropout", "map", 2, 4, *load, *words)
+        four = self.ranks(4, "gpt2_dropout", "dapple", 2, 4, *load, *words)
+        for got, want in zip([*one, *four], [*whole[2:], *whole[2:]], strict=True):
+            self.assertLess(abs(got - want), 1e-12 * abs(want))
+
+    def test_pipeline_with_tied_weights_in_bf16_goes_on_exactly(self):
+        words = ["--microbatches", 2, "--precision", "bf16"]
+        whole = self.ranks(2, "gpt2", "gpipe", 0, 3, *words)
+        self.ranks(2, "gpt2", "gpipe", 0, 1, "--save", self.folder / "two", *words)
+        rest = self.ranks(2, "gpt2", "gpipe", 1, 3, "--load", self.folder / "two", *words)
+        self.assertEqual(rest, whole[1:])
+
     def test_parts_of_unequal_sizes(self):
         whole = self.ranks(1, "odd_sizes", "map", 0, 4)
         self.ranks(4, "odd_sizes", "zero3", 0, 2, "--save", self.folder / "four")

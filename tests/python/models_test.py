@@ -33,12 +33,25 @@ class Models(unittest.TestCase):
                     self.assertEqual(truth_models.check(name), "")
 
     def test_four_ranks_equal_to_one(self):
-        options = types.SimpleNamespace(ranks=4, precision="fp64", optimizer="adamw", memory=None, timeout=120)
+        options = types.SimpleNamespace(
+            ranks=4, precision="fp64", optimizer="adamw", memory=None, timeout=120, steps=2, microbatches=1
+        )
         with tempfile.TemporaryDirectory() as folder:
             for name, planner in PLANS:
                 with self.subTest(name, planner=planner):
                     path, error = run_models.export(name, pathlib.Path(folder))
                     self.assertEqual(error, "")
+                    self.assertEqual(run_models.check(PROGRAM, path, planner, options)[0], "")
+
+    def test_stages_with_batch_normalisation_equal_one_device(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, error = run_models.export("resnet50_tiny", pathlib.Path(folder))
+            self.assertEqual(error, "")
+            for ranks, planner in ((2, "gpipe"), (3, "merak"), (4, "gpipe"), (4, "dapple")):
+                options = types.SimpleNamespace(
+                    ranks=ranks, precision="fp64", optimizer="sgd", memory=None, timeout=120, steps=3, microbatches=4
+                )
+                with self.subTest(planner, ranks=ranks):
                     self.assertEqual(run_models.check(PROGRAM, path, planner, options)[0], "")
 
 

@@ -26,6 +26,7 @@ class Torchrun(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         self.assertIn("equal to PyTorch", done.stdout)
+        return done.stdout
 
     def test_regression_on_two_ranks_by_zero3(self):
         self.run_ranks(2, "regression", "zero3", "1")
@@ -35,6 +36,19 @@ class Torchrun(unittest.TestCase):
 
     def test_llama_on_four_ranks_by_megatron(self):
         self.run_ranks(4, "llama", "megatron", "1")
+
+    def test_pipelines(self):
+        for ranks, model, planner, microbatches, schedule in (
+            (2, "gpt2", "gpipe", "4", "gpipe"),
+            (4, "llama", "gpipe", "2", "gpipe"),
+            (2, "gpt2", "chimera", "4", "chimera"),
+            (3, "odd_sizes", "merak", "3", "1f1b"),  # batch normalisation, of each microbatch
+        ):
+            with self.subTest(model, planner=planner):
+                self.assertIn(f"({schedule})", self.run_ranks(ranks, model, planner, microbatches))
+
+    def test_statistics_of_microbatches_on_two_ranks(self):
+        self.run_ranks(2, "odd_sizes", "map", "2")
 
 
 if __name__ == "__main__":

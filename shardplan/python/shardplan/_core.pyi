@@ -10,10 +10,11 @@ class Planned:
     planner: str
     mesh: list[tuple[str, int]]
     world_size: int
+    schedule: str | None
     prediction: dict[str, float]
     inputs: list[tuple[str, str, list[int]]]
-    def needed_groups(self) -> list[list[int]]: ...
-    def explain(self) -> list[dict[str, Any]]: ...
+    def needed_groups(self) -> list[tuple[list[int], str]]: ...
+    def explain(self) -> list[tuple[list[tuple[str, int]], list[dict[str, Any]]]]: ...
 
 class Training:
     peak_bytes: int
@@ -48,5 +49,5 @@ def start(
     planned: Planned,
     rank: int,
     seed: int,
-    process_groups: Sequence[tuple[list[int], torch.distributed.ProcessGroup]],
+    process_groups: Sequence[tuple[list[int], str, torch.distributed.ProcessGroup]],
 ) -> Training: ...

@@ -30,6 +30,30 @@ Batch = Union[Mapping[str, torch.Tensor], Sequence[torch.Tensor], torch.Tensor]
 Model = Union[torch.nn.Module, str, "os.PathLike[str]"]
 
 
+def _mesh_text(mesh: Sequence[tuple[str, int]]) -> str:
+    return " x ".join(f"{name} {size}" for name, size in mesh) or "one device"
+
+
+def _layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
+    rows = [("block", "compute", "communication", "weights", "activations", "choice", "next best")]
+    for layer in layers:
+        loss = layer["next_best_loss_seconds"]
+        rows.append(
+            (
+                layer["layer"] or "(outside blocks)",
+                f"{layer['compute_seconds'] * 1e3:.3g} ms",
+                f"{layer['communication_seconds'] * 1e3:.3g} ms",
+                f"{layer['parameter_bytes'] / 2**20:.4g} MiB",
+                f"{layer['activation_bytes'] / 2**20:.4g} MiB",
+                layer["choice"] + (" (recomputed)" if layer["recomputed"] else ""),
+                f"{layer['next_best']}: +{loss * 1e3:.3g} ms" if layer["next_best"] else "",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 class Plan:
     """Who computes which piece of which tensor, with what was predicted for it."""
 
@@ -42,8 +66,14 @@ class Plan:
 
     @property
     def mesh(self) -> dict[str, int]:
-        """Sizes of the mesh axes, outermost first; empty on one device."""
+        """Sizes of the mesh axes, outermost first; empty on one device, and of a pipeline, whose stages
+        have meshes of their own (see explain)."""
         return dict(self._planned.mesh)
+
+    @property
+    def schedule(self) -> Optional[str]:
+        """The schedule of a pipeline's tasks, "1f1b"; None of a plan without stages."""
+        return self._planned.schedule
 
     @property
     def world_size(self) -> int:
@@ -74,37 +104,28 @@ class Plan:
 
     def explain(self) -> str:
         """For each block of the model: what was chosen, what it costs, what the next best would."""
-        header = ("block", "compute", "communication", "weights", "activations", "choice", "next best")
-        rows = [header]
-        for layer in self._planned.explain():
-            loss = layer["next_best_loss_seconds"]
-            rows.append(
-                (
-                    layer["layer"] or "(outside blocks)",
-                    f"{layer['compute_seconds'] * 1e3:.3g} ms",
-                    f"{layer['communication_seconds'] * 1e3:.3g} ms",
-                    f"{layer['parameter_bytes'] / 2**20:.4g} MiB",
-                    f"{layer['activation_bytes'] / 2**20:.4g} MiB",
-                    layer["choice"] + (" (recomputed)" if layer["recomputed"] else ""),
-                    f"{layer['next_best']}: +{loss * 1e3:.3g} ms" if layer["next_best"] else "",
-                )
-            )
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
-        mesh = " x ".join(f"{name} {size}" for name, size in self.mesh.items()) or "one device"
-        return f"planner {self.planner}, mesh {mesh}\n" + "\n".join(line.rstrip() for line in lines)
+        stages = self._planned.explain()
+        if self.schedule is None:
+            [(mesh, layers)] = stages
+            return f"planner {self.planner}, mesh {_mesh_text(mesh)}\n" + _layers_table(layers)
+        parts = [f"planner {self.planner}, {len(stages)} stages, {self.schedule}"]
+        for number, (mesh, layers) in enumerate(stages):
+            parts.append(f"stage {number}, mesh {_mesh_text(mesh)}\n" + _layers_table(layers))
+        return "\n\n".join(parts)
 
     def __repr__(self) -> str:
         return (
-            f"Plan(planner={self.planner!r}, mesh={self.mesh}, step_seconds={self.step_seconds:.4g}, "
-            f"peak_bytes={self.peak_bytes})"
+            f"Plan(planner={self.planner!r}, "
+            + (f"mesh={self.mesh}" if self.schedule is None else f"schedule={self.schedule!r}")
+            + f", step_seconds={self.step_seconds:.4g}, peak_bytes={self.peak_bytes})"
         )
 
 
 class TrainingStep:
     """One training step of a planned model: `loss = step(batch)`. Made by `parallelize`.
 
-    Under several ranks every rank calls it with the same, whole batch; each reads only its part.
+    Under several ranks every rank calls it with the same, whole batch; each reads only its part. Every
+    rank gets the loss, in a pipeline, too.
     """
 
     def __init__(
@@ -189,7 +210,7 @@ class TrainingStep:
         """
         from . import _checkpoint
 
-        entries = _checkpoint.entries_of(self._training.pieces(), saving=True)
+        entries = _checkpoint.entries_of(self._training.pieces(True), saving=True)
         held = {entry.name for entry in entries}
         for name, tensor in self._module_state.items():
             if "model." + name not in held:
@@ -205,7 +226,7 @@ class TrainingStep:
         """
         from . import _checkpoint
 
-        entries = _checkpoint.entries_of(self._training.pieces(), saving=False)
+        entries = _checkpoint.entries_of(self._training.pieces(False), saving=False)
         held = {entry.name for entry in entries}
         others = {
             name: tensor.detach().cpu().clone()
@@ -341,10 +362,10 @@ def _process_groups(planned: _core.Planned, rank: int) -> list:
     """Makes every group that the plan needs, on all ranks in the same order; returns this rank's."""
     groups = []
     backend = _backend_for_cpu()
-    for ranks in planned.needed_groups():
+    for ranks, purpose in planned.needed_groups():
         group = dist.new_group(ranks, backend=backend)
         if rank in ranks:
-            groups.append((ranks, group))
+            groups.append((ranks, purpose, group))
     return groups
 
 
@@ -379,7 +400,8 @@ def parallelize(
     one up over Gloo), or alone for one device. `example_inputs` are a whole batch: a dict of keyword
     arguments or a tuple. The model must return its loss, or give `loss`, a function of its output.
     `cluster` describes the devices for planning; default: this machine's cores. `memory` is the limit of
-    each device. `microbatches` cuts the batch and accumulates gradients. All ranks start from rank
+    each device. `microbatches` cuts the batch and accumulates gradients; with `planner="shardplan"`, or a
+    planner of pipelines, stages on groups of ranks hand them on. All ranks start from rank
     0's weights; the module itself is left as it is (`state_dict` brings the trained weights back).
     """
     rank, world_size = _join_ranks()
