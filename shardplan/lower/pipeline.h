@@ -90,7 +90,7 @@ class Outbox {
   template <class Taken>
   void clear(const Taken& taken) {
     for (auto& [stages, channel] : channels_) {
-      for (Entry& entry : channel) {
+      for (const Entry& entry : channel) {
         taken(entry.sent);
       }
       channel.clear();

@@ -135,13 +135,13 @@ Result<std::shared_ptr<Training>> Training::create(std::shared_ptr<Planned> plan
   auto training = std::make_shared<Training>();
   training->planned_ = std::move(planned);
   const Planned& made = *training->planned_;
-  if (made.pipeline()) {
+  if (const std::optional<lower::PipelineProgram>& pipeline = made.pipeline()) {
     SHARDPLAN_ASSIGN_OR_RETURN(
         training->trainer_,
-        runtime::PipelineTrainer::create({*made.pipeline(), rank, seed, groups.get(), {}}));
+        runtime::PipelineTrainer::create({*pipeline, rank, seed, groups.get(), {}}));
     if (training->trainer_->steps_a_run() != 1) {
       return Error{ErrorCode::kUnsupported,
-                   "schedule " + made.pipeline()->schedule.name + " trains " +
+                   "schedule " + pipeline->schedule.name + " trains " +
                        std::to_string(training->trainer_->steps_a_run()) +
                        " steps without a flush, and a call trains on one batch",
                    "parallelize",
