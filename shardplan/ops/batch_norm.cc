@@ -185,9 +185,15 @@ Flops flops_batch_norm(const OpView& op) {
   return per_element(op, 0, 4);
 }
 
-/// A factor and a summand for each channel.
+bool is_narrow(const ir::TensorType& x) {
+  return accumulation_dtype(x.dtype) != x.dtype;
+}
+
+/// A factor and a summand for each channel; those of a narrow x are widened before.
 Bytes workspace_batch_norm(const OpView& op) {
-  return channel_vectors(2, op.inputs[0], op.inputs[1].dtype);
+  const auto widened =
+      static_cast<std::int64_t>(is_narrow(op.inputs[0]) ? op.inputs.size() - 3 : 0);
+  return channel_vectors(2 + widened, op.inputs[0], op.inputs[1].dtype);
 }
 
 /// The two sums before they are put together, and ATen's own where channels lie side by side.
@@ -197,9 +203,12 @@ Bytes workspace_batch_norm_sums(const OpView& op) {
   return channel_vectors(side_by_side ? 6 : 2, x, op.results[0].dtype);
 }
 
-/// Factors of g and x, and a summand.
+/// Factors of g and x, and a summand; of a narrow x, a sample of both in the wide type.
 Bytes workspace_batch_norm_backward(const OpView& op) {
-  return channel_vectors(3, op.inputs[1], op.inputs[2].dtype);
+  const ir::TensorType& x = op.inputs[1];
+  const ir::DType wide = op.inputs[2].dtype;
+  const std::int64_t sample = x.numel() / std::max<std::int64_t>(1, x.shape[0]);
+  return channel_vectors(3, x, wide) + (is_narrow(x) ? 2 * sample * ir::element_bytes(wide) : 0);
 }
 
 /// g, x, mean, variance → [count, Σ g, Σ g · (x - mean) / sqrt(variance + eps)] by channel.

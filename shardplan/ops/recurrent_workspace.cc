@@ -119,14 +119,16 @@ Bytes scratch_training(const Network& n) {
 }
 
 Bytes scratch_inference(const Network& n) {
-  return scratch_training(n) + n.gates * n.state() * 3 / 2;
+  return scratch_training(n) + n.gates * n.state() * 3 / 2 + kPage;
 }
 
-/// What the forward pass keeps for the backward pass: gates and states of all steps.
+/// What the forward pass keeps for the backward pass: gates and states of all steps, the states of
+/// what a cell reads and of what it makes, each beside its gradient.
 Bytes saved_of_cell(const Network& n, std::int64_t layer) {
-  constexpr std::int64_t kStates = 11;
-  const std::int64_t wide = std::max(n.width(layer), n.hidden);
-  return gates_of_all_steps(n) + kStates * n.of((n.steps + 1) * n.batch * wide) + 2 * kPage;
+  const std::int64_t rows = (n.steps + 1) * n.batch;
+  const Bytes wide = n.of(rows * std::max(n.width(layer), n.hidden));
+  const Bytes own = n.of(rows * n.hidden);
+  return gates_of_all_steps(n) + 3 * up(2 * wide, kPage) + 2 * up(2 * own, kPage) + up(own, kPage);
 }
 
 /// Copies of both weights: rows of all gates, in whole runs, or such that no two rows start at the

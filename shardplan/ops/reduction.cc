@@ -70,10 +70,35 @@ AxisMap axes_sum(const OpView& op) {
   return map;
 }
 
-/// A sum in another type than the operand's converts the operand first.
+/// Dimensions that are summed over, one after another, count as one run; those of one element count
+/// for nothing.
+int runs_of_sums(const OpView& op) {
+  const ir::IntList& dims = op.attributes.ints("dims");
+  int runs = 0;
+  bool in_run = false;
+  for (std::size_t d = 0; d < op.inputs[0].shape.size(); ++d) {
+    if (op.inputs[0].shape[d] == 1) {
+      continue;
+    }
+    const bool summed =
+        std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(d)) != dims.end();
+    runs += summed && !in_run ? 1 : 0;
+    in_run = summed;
+  }
+  return runs;
+}
+
+/// A sum in another type than the operand's converts the operand first; so does one of bf16 over
+/// dimensions on both sides of one that stays.
 Bytes workspace_sum(const OpView& op) {
-  const bool converts = op.inputs[0].dtype != op.results[0].dtype;
-  return converts ? op.inputs[0].numel() * ir::element_bytes(op.results[0].dtype) : 0;
+  const ir::TensorType& x = op.inputs[0];
+  const ir::DType made = op.results[0].dtype;
+  if (x.dtype != made) {
+    return x.numel() * ir::element_bytes(made);
+  }
+  constexpr Bytes kWide = 4;
+  const bool narrow = ir::is_floating(made) && ir::element_bytes(made) < kWide;
+  return narrow && runs_of_sums(op) > 1 ? kWide * (x.numel() + op.results[0].numel()) : 0;
 }
 
 AxisMap axes_max(const OpView& op) {

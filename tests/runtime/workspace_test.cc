@@ -514,6 +514,35 @@ TEST_P(Workspace, OfUpdates) {
                 {"decoupled", true}});
 }
 
+/// bf16, where kernels keep sums in f32.
+class NarrowWorkspace : public Workspace {};
+
+TEST_P(NarrowWorkspace, OfProducts) {
+  const std::vector<std::pair<std::string, std::pair<Shape, Shape>>> cases{
+      {"bsk,nk->bsn", {{4, 32, 64}, {128, 64}}},
+      {"bsk,nk->bsn", {{8, 128, 256}, {512, 256}}},
+      {"bsk,nk->bsn", {{8, 128, 1024}, {512, 1024}}},
+      {"bsn,nk->bsk", {{4, 32, 128}, {128, 64}}},
+      {"bqhd,bkhd->bhqk", {{4, 32, 8, 16}, {4, 32, 8, 16}}}};
+  for (const auto& [equation, shapes] : cases) {
+    SCOPED_TRACE(equation);
+    expect_exact(
+        "einsum", {floating(shapes.first), floating(shapes.second)}, {{"equation", equation}});
+  }
+}
+
+TEST_P(NarrowWorkspace, OfSumsAndBatchNorm) {
+  const ir::TensorType x = floating({4, 32, 10, 10});
+  const ir::TensorType c{DType::kFloat32, {32}};
+  expect_exact("sum", {x}, {{"dims", IntList{0, 2, 3}}});
+  expect_exact("sum", {x}, {{"dims", IntList{0, 1}}});
+  expect_exact("batch_norm_backward",
+               {x, x, c, c, {DType::kFloat32, {3, 32}}, c},
+               {{"eps", 1e-5}, {"weight", true}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, NarrowWorkspace, ::testing::Values(DType::kBFloat16));
+
 INSTANTIATE_TEST_SUITE_P(Types,
                          Workspace,
                          ::testing::Values(DType::kFloat32, DType::kFloat64),
