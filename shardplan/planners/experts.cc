@@ -85,6 +85,11 @@ class ExpertFilter {
   }
 
   [[nodiscard]] bool op(const IntraOpNode& node, const NodeChoice& choice, int axis) const {
+    // What crosses stages, and sums of gradients for other stages, lie as costs say.
+    const std::string& what = step_.op(node.members.front()).name;
+    if (what == "send" || what == "receive" || what == "accumulate") {
+      return true;
+    }
     const std::string& name = mesh_.axes[static_cast<std::size_t>(axis)].name;
     if (name == "tensor") {
       return tensor_op(node, choice, axis);
@@ -183,8 +188,9 @@ class ExpertFilter {
     const int stored = choice.stored.dim_of(axis);
     const int state = choice.state.dim_of(axis);
     const int summed = choice.accumulated.dim_of(axis);
-    // What is too small stays whole, as in a stage of lower ZeRO.
-    if (rule_.zero == ZeroStage::kNone || !can_cut) {
+    // What has no state of its own, or is too small, stays whole, as in a stage of lower ZeRO.
+    const bool no_state = rule_.zero != ZeroStage::kParameters && !node.updates(step_);
+    if (rule_.zero == ZeroStage::kNone || no_state || !can_cut) {
       return stored < 0 && state < 0;
     }
     switch (rule_.zero) {

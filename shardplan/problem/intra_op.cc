@@ -83,6 +83,12 @@ std::vector<Moment> IntraOpProblem::alike_moments(const lower::ProgramPoint& poi
   return moments;
 }
 
+bool IntraOpNode::updates(const ir::Graph& step) const {
+  return kind == Kind::kParameter && std::any_of(members.begin(), members.end(), [&](OpId member) {
+           return step.op(member).name != "receive";
+         });
+}
+
 plan::Plan IntraOpProblem::to_plan(const std::vector<int>& choice, bool recompute) const {
   plan::Plan plan;
   plan.cluster = cost_->cluster();

@@ -63,6 +63,9 @@ struct IntraOpNode {
   std::vector<Port> writes{};
   std::string block{};
   std::shared_ptr<const NodeType> type{};
+
+  /// Whether it is a parameter that the step updates; false: frozen, or a copy of another stage's.
+  [[nodiscard]] bool updates(const ir::Graph& step) const;
 };
 
 /// A value that flows from one node to another.

@@ -16,10 +16,11 @@ using ir::ValueId;
 
 namespace {
 
-/// In the text of an attribute everything that may change axis maps or work; random seeds do not.
+/// In the text of an attribute everything that may change axis maps or work; random seeds and where
+/// messages go do not.
 void print_attributes(std::string& out, const ir::Attributes& attributes) {
   for (const auto& [name, value] : attributes.entries()) {
-    if (name == "seed") {
+    if (name == "seed" || name == "message" || name == "from" || name == "to") {
       continue;
     }
     out += name;
@@ -129,6 +130,11 @@ bool NodeFamilies::fixed(const IntraOpNode& node) const {
   }
   const ir::Op& op = step_.op(node.members.front());
   if (node.members.size() > 1) {
+    return false;
+  }
+  // What crosses stages is as large as what makes or reads it, in every phase; so is the part of a
+  // gradient's sum that another stage takes.
+  if (op.name == "send" || op.name == "receive" || op.name == "accumulate") {
     return false;
   }
   if (op.phase != ir::Phase::kForward) {

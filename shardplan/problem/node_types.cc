@@ -341,21 +341,29 @@ std::vector<ParameterCut> parameter_cuts(std::int64_t rank, bool trained, bool a
   return cuts;
 }
 
+/// The strategy under which a tensor with these axes of an op has the layout `target`, which is no
+/// partial sum.
+Strategy strategy_for(const ops::DimAxes& dims, const ShardingSpec& target, std::size_t mesh_axes) {
+  Strategy strategy;
+  for (std::size_t x = 0; x < mesh_axes; ++x) {
+    const int dim = target.dim_of(static_cast<int>(x));
+    if (dim >= 0 && !dims[static_cast<std::size_t>(dim)].empty()) {
+      strategy.set(static_cast<int>(x), dims[static_cast<std::size_t>(dim)].front());
+    }
+  }
+  return strategy;
+}
+
 /// The strategy under which operand `slot` of an op has the layout `target`, one op axis a
 /// dimension.
 Strategy strategy_for(const ops::AxisMap& map,
                       std::size_t slot,
                       const ShardingSpec& target,
                       std::size_t mesh_axes) {
-  Strategy strategy;
+  Strategy strategy = strategy_for(map.inputs[slot], target, mesh_axes);
   for (std::size_t x = 0; x < mesh_axes; ++x) {
     const int axis = static_cast<int>(x);
-    if (const int dim = target.dim_of(axis); dim >= 0) {
-      const std::vector<int>& axes = map.inputs[slot][static_cast<std::size_t>(dim)];
-      if (!axes.empty()) {
-        strategy.set(axis, axes.front());
-      }
-    } else if (target.is_partial(axis)) {
+    if (target.is_partial(axis)) {
       const int wanted = static_cast<int>(slot);
       for (std::size_t r = 0; r < map.partials.size(); ++r) {
         const std::vector<int>& inputs = map.partials[r].inputs;
@@ -377,7 +385,7 @@ std::vector<NodeChoice> NodeTypes::parameter_choices(const IntraOpNode& node,
   const std::size_t axes = cost_.mesh().axes.size();
   const bool accumulates = step_.microbatches > 1;
   const std::vector<ParameterCut> cuts =
-      parameter_cuts(type.rank(), !node.members.empty(), accumulates);
+      parameter_cuts(type.rank(), node.updates(step_), accumulates);
   std::vector<NodeChoice> choices;
   std::vector<std::size_t> digit(axes, 0);
   while (true) {
@@ -419,6 +427,10 @@ bool NodeTypes::parameter_choice(const IntraOpNode& node,
     const ShardingSpec& target =
         update || step_.microbatches == 1 ? choice.state : choice.accumulated;
     Strategy strategy;
+    if (op.inputs.empty()) {  // brings the stored value
+      strategy =
+          strategy_for(family.maps[m].results.front(), choice.stored, cost_.mesh().axes.size());
+    }
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       reads_stored = reads_stored || op.inputs[i] == node.parameter;
       if (step_.type(op.inputs[i]).shape == type.shape && strategy == Strategy{}) {
@@ -435,7 +447,7 @@ bool NodeTypes::parameter_choice(const IntraOpNode& node,
     choice.seconds += price;
     return std::isfinite(price);
   };
-  if (node.members.empty()) {
+  if (!node.updates(step_)) {
     return true;
   }
   // complete() has priced the way from the gradient sum to the state's layout (both are inside).

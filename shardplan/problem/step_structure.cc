@@ -43,7 +43,7 @@ class StepBuilder {
   }
 
   /// One node a parameter: sums and accumulations of its gradient, and the update ops that read its
-  /// tensors and nothing of another parameter.
+  /// tensors and nothing of another parameter; of a copy, what brings the new weight.
   void add_parameters() {
     std::unordered_map<std::int32_t, int> owner;  // by value
     const std::vector<lower::Readers> readers = lower::find_readers(step_);
@@ -65,6 +65,13 @@ class StepBuilder {
         own_gradient(gradient.value, it->second, owner);
       }
     }
+    for (const ir::Write& write : step_.writes) {
+      const auto it = node_of_parameter_.find(write.target.value);
+      const OpId producer = step_.value(write.value).producer;
+      if (it != node_of_parameter_.end() && step_.op(producer).name == "receive") {
+        put(producer, it->second);
+      }
+    }
     for (const ir::Value& value : step_.values()) {
       if (value.kind == ValueKind::kState && value.init_from.valid()) {
         owner[static_cast<std::int32_t>(&value - step_.values().data())] =
@@ -81,11 +88,16 @@ class StepBuilder {
     }
   }
 
-  /// Ops that sum the gradient of a parameter over its uses and over microbatches.
+  /// Ops that sum the gradient of a parameter over its uses, over microbatches and over stages.
   void own_gradient(ValueId value, int parameter, std::unordered_map<std::int32_t, int>& owner) {
     const OpId producer = step_.value(value).producer;
-    if (!producer.valid() || step_.op(producer).source.valid() ||
-        step_.op(producer).phase != Phase::kBackward || node_of_op_[producer.index()] >= 0) {
+    if (!producer.valid() || node_of_op_[producer.index()] >= 0) {
+      return;
+    }
+    const ir::Op& op = step_.op(producer);
+    const bool sums = op.phase == Phase::kBackward ? op.name != "receive"
+                                                   : op.phase == Phase::kUpdate && op.name == "add";
+    if (op.source.valid() || !sums) {
       return;
     }
     put(producer, parameter);
