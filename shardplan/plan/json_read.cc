@@ -415,7 +415,11 @@ Status read_pipeline(const JsonValue& document,
   Result<training::StagedStep> staged = training::split_into_stages(
       step, pipeline.stage_of, pipeline.weights_later, pipeline.pipelines);
   if (!staged) {
-    return within(std::move(staged).error(), object.place());
+    Error error = std::move(staged).error();
+    if (error.location == "pipeline") {
+      error.location.clear();  // the place says so
+    }
+    return within(std::move(error), object.place());
   }
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue list, object.field("stages"));
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<JsonValue> stages, list.items());

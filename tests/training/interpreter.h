@@ -73,18 +73,40 @@ class Interpreter {
   }
   /// Runs forward and backward ops.
   void run() {
+    clear_accumulators();
+    run(ir::Phase::kForward);
+    run(ir::Phase::kBackward);
+  }
+  void clear_accumulators() {
     for (std::size_t i = 0; i < graph_.values().size(); ++i) {
       if (graph_.values()[i].kind == ir::ValueKind::kAccumulator) {
         values_[i] = tensor(graph_.values()[i].type.shape);
       }
     }
+  }
+  /// Messages by their numbers, which send writes and receive reads.
+  using Messages = std::map<std::int64_t, Tensor>;
+  /// The ops of one phase; with `messages` of a stage.
+  void run(ir::Phase phase, Messages* messages = nullptr) {
     for (const ir::Op& op : graph_.ops()) {
-      if (op.phase != ir::Phase::kUpdate) {
-        for (const ir::ValueId output : op.outputs) {
-          values_[output.index()] = tensor(graph_.type(output).shape);
-        }
-        execute(op);
+      if (op.phase != phase) {
+        continue;
       }
+      if (op.name == "send" || op.name == "receive") {
+        ASSERT_NE(messages, nullptr);
+        const std::int64_t message = op.attributes.integer("message");
+        if (op.name == "send") {
+          ASSERT_TRUE(messages->emplace(message, in(op, 0)).second) << message;
+        } else {
+          ASSERT_EQ(messages->count(message), 1U) << message;
+          out(op) = messages->at(message);
+        }
+        continue;
+      }
+      for (const ir::ValueId output : op.outputs) {
+        values_[output.index()] = tensor(graph_.type(output).shape);
+      }
+      execute(op);
     }
   }
   [[nodiscard]] const Tensor& value(ir::ValueId id) const { return values_[id.index()]; }
