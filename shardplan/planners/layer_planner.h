@@ -85,6 +85,9 @@ struct LayerPlannerInfo {
 [[nodiscard]] Status require_batch_and_bandwidth(const LayerRequest& request,
                                                  std::string_view method);
 
+/// The request's limits, for a solvers::Budget.
+[[nodiscard]] solvers::SolveOptions limits_of(const LayerRequest& request);
+
 /// What stopped a planner whose search is a solver's.
 [[nodiscard]] SearchLimit search_limit(solvers::SolveLimit limit);
 

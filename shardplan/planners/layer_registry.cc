@@ -179,6 +179,13 @@ Status require_batch_and_bandwidth(const LayerRequest& request, std::string_view
   return {};
 }
 
+solvers::SolveOptions limits_of(const LayerRequest& request) {
+  solvers::SolveOptions options;
+  options.time_limit = request.time_limit;
+  options.control = request.control;
+  return options;
+}
+
 SearchLimit search_limit(solvers::SolveLimit limit) {
   switch (limit) {
     case solvers::SolveLimit::kTime:

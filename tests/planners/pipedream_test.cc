@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cuts_testing.h"
 #include "shardplan/problem/pipeline_objectives.h"
@@ -142,6 +143,90 @@ TEST(Pipedream, EqualsBruteForceOnTwoLevels) {
     // No plan of the recurrence is left out, and it cuts each stage for itself as brute force does.
     EXPECT_NEAR(result.objective, brute(graph, machines, {}), 1e-9) << round;
   }
+}
+
+/// PipeDream's recurrence over all numbers of machines of a chain's layers, as the paper has it.
+double recurrence(const LayerGraph& graph,
+                  const LayerMachines& machines,
+                  bool straight,
+                  bool fewer) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto n = graph.layers.size();
+  const auto all = static_cast<std::size_t>(machines.devices);
+  const auto cut = [&](std::size_t k) {
+    return k == 0 || k == n ? 0 : 2 * graph.edges[k - 1].bytes / machines.bandwidth;
+  };
+  const auto stage = [&](std::size_t k, std::size_t j, std::size_t used, std::size_t replicas) {
+    const auto m = static_cast<double>(replicas);
+    double time = 0;
+    double weights = 0;
+    double bytes = 0;
+    for (std::size_t v = k; v < j; ++v) {
+      const problem::LayerChoice& choice = graph.layers[v].choices.front();
+      time += choice.time;
+      weights += choice.parameter_bytes;
+      bytes += choice.parameter_bytes + choice.in_flight_bytes;
+    }
+    const double stash = std::ceil(static_cast<double>(all - used) / m) * bytes;
+    const bool fits = machines.memory_bytes <= 0 || stash <= machines.memory_bytes;
+    if (!fits || (straight && replicas > 1)) {
+      return kInfinity;
+    }
+    time = (time + 4 * (m - 1) * weights / (machines.bandwidth * m)) / m;
+    return k == 0 ? time : std::max({time, cut(k) / m, cut(j) / m});
+  };
+  std::vector<std::vector<double>> best(n + 1, std::vector<double>(all + 1, kInfinity));
+  best[0][0] = 0;
+  for (std::size_t j = 1; j <= n; ++j) {
+    for (std::size_t m = 1; m <= all; ++m) {
+      for (std::size_t k = 0; k < j; ++k) {
+        for (std::size_t last = 1; last <= m; ++last) {
+          best[j][m] = std::min(best[j][m], std::max(best[k][m - last], stage(k, j, m, last)));
+        }
+      }
+    }
+  }
+  return fewer ? *std::min_element(best[n].begin(), best[n].end()) : best[n][all];
+}
+
+TEST(Pipedream, EqualsTheRecurrenceOnManyMachines) {
+  std::mt19937 random(4);
+  std::uniform_real_distribution<double> chance(0, 1);
+  int plans = 0;
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    LayerGraph graph;
+    graph.name = "chain";
+    const int layers = round % 4 == 3 ? 26 : 3 + round % 7;
+    for (int v = 0; v < layers; ++v) {
+      problem::Layer& layer = graph.layers.emplace_back();
+      layer.id = std::to_string(v);
+      layer.choices.push_back({.time = chance(random) < 0.1 ? 0 : 1 + 4 * chance(random),
+                               .parameter_bytes = std::floor(40 * chance(random)),
+                               .in_flight_bytes = std::floor(1 + 9 * chance(random))});
+      if (v > 0) {
+        graph.edges.push_back({v - 1, v, std::floor(1 + 5 * chance(random)), std::nullopt});
+      }
+    }
+    LayerMachines machines = flat(21 + round % 13, round % 2 == 0 ? 5 : 100);
+    machines.memory_bytes = round % 3 == 0 ? 100 : 0;
+    const bool straight = round % 4 == 3;
+    const bool fewer = round % 8 > 3;
+    const LayerPlanResult result =
+        plan_layers("pipedream",
+                    graph,
+                    machines,
+                    {{"straight", straight ? "yes" : "no"}, {"fewer", fewer ? "yes" : "no"}});
+    const double expected = recurrence(graph, machines, straight, fewer);
+    if (std::isinf(expected)) {
+      EXPECT_EQ(result.status, SearchStatus::kInfeasible);
+      continue;
+    }
+    ++plans;
+    EXPECT_EQ(result.status, SearchStatus::kOptimal);
+    EXPECT_NEAR(result.objective, expected, 1e-9 * expected);
+  }
+  EXPECT_GT(plans, 40);
 }
 
 TEST(Pipedream, SaysWhatItCannot) {
