@@ -12,8 +12,9 @@
 // by their choice of degree t (within a host), on d copies; the fastest logical shape that fits is
 // taken, with or without recomputation. A stage also takes what it receives and returns, and its
 // share of the sum of gradients, 2 (d - 1)/d bytes once a batch, at the bandwidth of its submesh.
-// Deviation: bounds on max t_i are not spaced out and not tried one by one (see cut_stages); the
-// result is the same optimum.
+// Deviations: bounds on max t_i are not spaced out and not tried one by one (see cut_stages); the
+// result is the same optimum. Of more than kMostOperators operators, clusters begin at the ends of
+// runs of about equal work only.
 
 #include "shardplan/planners/pipeline/alpa2022.h"
 
@@ -27,6 +28,7 @@
 #include "shardplan/planners/pipeline/alpa_stages.h"
 #include "shardplan/planners/pipeline/equal_stages.h"
 #include "shardplan/problem/pipeline_objectives.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -34,6 +36,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kImbalance = 0.5;  // of clusters, as published
 constexpr int kMostClusters = 128;
+constexpr int kMostOperators = 2'000;  // that are clustered one by one
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -49,7 +52,10 @@ struct Shape {
 class Alpa {
  public:
   explicit Alpa(const LayerRequest& request)
-      : request_(request), order_(problem::topological_order(request.graph)) {
+      : request_(request),
+        options_(limits_of(request)),
+        budget_(options_),
+        order_(problem::topological_order(request.graph)) {
     const problem::LayerMachines& machines = request.machines;
     const bool hosts = machines.hierarchy.size() == 2;
     host_ = hosts ? machines.hierarchy[0] : machines.devices;
@@ -68,7 +74,15 @@ class Alpa {
     fill();
     LayerPlanResult result;
     const auto microbatches = static_cast<double>(request_.machines.microbatches);
-    const std::optional<StageCut> cut = cut_stages(table_, microbatches);
+    std::optional<StageCut> cut =
+        cut_stages(table_, microbatches, [&] { return budget_.exhausted(); });
+    result.limit = search_limit(budget_.limit());
+    const bool stopped = result.limit != SearchLimit::kNone;
+    cut = stopped && !cut ? one_stage() : cut;
+    if (!cut && stopped) {
+      result.explanation = "the search was stopped before it found a plan";
+      return result;
+    }
     if (!cut) {
       result.status = SearchStatus::kInfeasible;
       result.explanation =
@@ -78,9 +92,9 @@ class Alpa {
                       request_.machines.memory_bytes);
       return result;
     }
-    result.status = SearchStatus::kOptimal;
+    result.status = stopped ? SearchStatus::kFeasible : SearchStatus::kOptimal;
     result.objective = cut->latency(microbatches);
-    result.lower_bound = result.objective;
+    result.lower_bound = stopped ? -kInfinity : result.objective;
     result.best.schedule = "1f1b";
     result.best.microbatches = request_.machines.microbatches;
     int behind = static_cast<int>(cut->stages.size());
@@ -91,33 +105,73 @@ class Alpa {
   }
 
  private:
+  /// All layers on all devices, if they fit.
+  [[nodiscard]] std::optional<StageCut> one_stage() const {
+    Shape shape;
+    const int last = static_cast<int>(table_.sizes.size()) - 1;
+    const double time = fastest(0, table_.layers, table_.devices, 0, shape);
+    if (time == kInfinity || table_.sizes[at(last)] != table_.devices) {
+      return std::nullopt;
+    }
+    StageCut cut;
+    cut.stages.push_back({0, table_.layers, last});
+    cut.sum = time;
+    cut.largest = time;
+    return cut;
+  }
+
   void cluster() {
     const auto count = static_cast<int>(order_.size());
     const int wanted = static_cast<int>(std::stod(request_.options.at("layers")));
-    std::vector<int> position(order_.size(), 0);
-    for (int i = 0; i < count; ++i) {
-      position[at(order_[at(i)])] = i;
-    }
-    for (int i = 0; i <= count; ++i) {
-      begins_.push_back(i);
-    }
-    if (wanted < count) {
-      std::vector<double> work;
-      work.reserve(order_.size());
-      for (const int v : order_) {
-        work.push_back(request_.graph.layers[at(v)].choices.front().time);
+    begins_ = runs();
+    const int units = static_cast<int>(begins_.size()) - 1;
+    if (wanted < units) {
+      const std::vector<int> unit_of = places(begins_);
+      std::vector<double> work(at(units), 0);
+      for (std::size_t v = 0; v < unit_of.size(); ++v) {
+        work[at(unit_of[v])] += request_.graph.layers[v].choices.front().time;
       }
-      begins_ = cluster_operators(work, entering(count, position), wanted, kImbalance);
+      std::vector<int> begins;
+      for (const int unit : cluster_operators(work, entering(units, unit_of), wanted, kImbalance)) {
+        begins.push_back(begins_[at(unit)]);
+      }
+      begins_ = std::move(begins);
       begins_.push_back(count);
     }
     table_.layers = static_cast<int>(begins_.size()) - 1;
-    std::vector<int> cluster_of(order_.size(), 0);
-    for (int c = 0; c < table_.layers; ++c) {
-      for (int i = begins_[at(c)]; i < begins_[at(c + 1)]; ++i) {
-        cluster_of[at(order_[at(i)])] = c;
+    bytes_ = entering(table_.layers, places(begins_));
+  }
+
+  /// Beginnings of what the operators are clustered from: each of them, or runs of about equal work
+  /// where the tables of their pairs would be too large. Ends with the number of operators.
+  [[nodiscard]] std::vector<int> runs() const {
+    double total = 0;
+    for (const problem::Layer& layer : request_.graph.layers) {
+      total += layer.choices.front().time;
+    }
+    const auto count = static_cast<int>(order_.size());
+    std::vector<int> begins = {0};
+    double before = 0;
+    for (int i = 1; i < count; ++i) {
+      before += request_.graph.layers[at(order_[at(i - 1)])].choices.front().time;
+      if (count <= kMostOperators ||
+          before >= total * static_cast<double>(begins.size()) / kMostOperators) {
+        begins.push_back(i);
       }
     }
-    bytes_ = entering(table_.layers, cluster_of);
+    begins.push_back(count);
+    return begins;
+  }
+
+  /// The run of each layer.
+  [[nodiscard]] std::vector<int> places(const std::vector<int>& begins) const {
+    std::vector<int> place(order_.size(), 0);
+    for (std::size_t run = 0; run + 1 < begins.size(); ++run) {
+      for (int i = begins[run]; i < begins[run + 1]; ++i) {
+        place[at(order_[at(i)])] = static_cast<int>(run);
+      }
+    }
+    return place;
   }
 
   /// bytes[i][k]: of edges into the places [i, k) from places before.
@@ -155,7 +209,7 @@ class Alpa {
             at(table_.depths),
         kInfinity);
     for (int from = 0; from < table_.layers; ++from) {
-      for (int to = from + 1; to <= table_.layers; ++to) {
+      for (int to = from + 1; to <= table_.layers && !budget_.exhausted(); ++to) {
         for (std::size_t o = 0; o < table_.sizes.size(); ++o) {
           for (int depth = 0; depth < table_.depths; ++depth) {
             Shape shape;
@@ -250,6 +304,8 @@ class Alpa {
   }
 
   const LayerRequest& request_;
+  solvers::SolveOptions options_;
+  solvers::Budget budget_;
   std::vector<int> order_;
   int host_ = 1;
   double near_ = 0;
@@ -261,6 +317,7 @@ class Alpa {
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(request.graph, "alpa"));
   const problem::LayerMachines& machines = request.machines;
   if (machines.hierarchy.size() > 2) {
     return unsupported("alpa knows devices of a host and hosts, no third level", "--hierarchy");

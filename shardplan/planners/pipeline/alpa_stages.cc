@@ -18,18 +18,23 @@ std::size_t at(int index) {
 /// bound. With one depth, s does not matter and all numbers of stages are in one table.
 class Sums {
  public:
-  explicit Sums(const StageTable& table)
+  Sums(const StageTable& table, const std::function<bool()>& stopped)
       : table_(table),
+        stopped_(stopped),
         width_(at(table.devices + 1)),
         rows_(at(table.layers + 1)),
         tables_(table.depths == 1 ? 1 : at(table.layers + 1)) {}
 
   /// The best cut in which no stage takes more than `bound`.
+  /// Nothing when it was stopped.
   StageCut within(double bound) {
     best_.assign(tables_ * rows_ * width_, kInfinity);
     best_[at(table_.layers) * width_] = 0;  // no layer, no device, no stage
     for (int stages = 1; stages <= (table_.depths == 1 ? 1 : table_.layers); ++stages) {
       for (int from = table_.layers - 1; from >= 0; --from) {
+        if (stopped()) {
+          return {};
+        }
         for (int to = from + 1; to <= table_.layers; ++to) {
           extend(stages, from, to, bound);
         }
@@ -37,6 +42,7 @@ class Sums {
     }
     return read(bound);
   }
+  [[nodiscard]] bool stopped() const { return stopped_ && stopped_(); }
 
  private:
   /// Row of F for `stages` stages (with one depth: any number) from layer `from` on.
@@ -101,6 +107,7 @@ class Sums {
   }
 
   const StageTable& table_;
+  const std::function<bool()>& stopped_;
   std::size_t width_;
   std::size_t rows_;
   std::size_t tables_;
@@ -109,8 +116,10 @@ class Sums {
 
 }  // namespace
 
-std::optional<StageCut> cut_stages(const StageTable& table, double microbatches) {
-  Sums sums(table);
+std::optional<StageCut> cut_stages(const StageTable& table,
+                                   double microbatches,
+                                   const std::function<bool()>& stopped) {
+  Sums sums(table, stopped);
   const StageCut cheapest = sums.within(std::numeric_limits<double>::max());
   if (cheapest.sum == kInfinity) {
     return std::nullopt;
@@ -134,6 +143,9 @@ std::optional<StageCut> cut_stages(const StageTable& table, double microbatches)
   while (low < high) {
     const std::size_t middle = (low + high) / 2;
     const StageCut cut = sums.within(times[middle]);
+    if (sums.stopped()) {
+      return best;
+    }
     if (cut.sum == kInfinity) {
       low = middle + 1;
       continue;

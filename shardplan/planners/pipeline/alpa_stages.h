@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -45,8 +46,11 @@ struct StageCut {
 /// The cut and submeshes with the least sum of stage times + (microbatches - 1) x the largest one,
 /// exactly; nothing when no cut uses all devices and fits. Each test of a bound on the largest time
 /// costs layers^2 x sizes x devices x depths; Alpa tests every time that occurs, here as many as
-/// there are trade-offs between sum and largest close to the optimum.
-[[nodiscard]] std::optional<StageCut> cut_stages(const StageTable& table, double microbatches);
+/// there are trade-offs between sum and largest close to the optimum. When `stopped` says so, the
+/// best cut so far.
+[[nodiscard]] std::optional<StageCut> cut_stages(const StageTable& table,
+                                                 double microbatches,
+                                                 const std::function<bool()>& stopped = {});
 
 /// Alpa's operator clustering: the beginnings of `clusters` runs of a chain whose largest incoming
 /// bytes are least, of runs with at most (1 + imbalance) of the average work (or the largest single

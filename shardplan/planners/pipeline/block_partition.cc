@@ -16,6 +16,7 @@
 
 #include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/problem/published_objectives.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -103,12 +104,14 @@ class Blocks {
   std::vector<double> sums_;
 };
 
-Ends block_partition(const std::vector<double>& times, std::size_t count) {
+Ends block_partition(const std::vector<double>& times,
+                     std::size_t count,
+                     const solvers::Budget& budget) {
   Blocks blocks(times, count);
   std::size_t p = blocks.largest();
   while (true) {
     const std::size_t q = blocks.smallest();
-    if (blocks[p] <= blocks[q] + 1) {
+    if (blocks[p] <= blocks[q] + 1 || budget.exhausted()) {
       return blocks.ends();
     }
     if (blocks.move_towards(q, p) == p) {
@@ -134,7 +137,9 @@ LayerPlanResult result_of(const Chain& chain, const Ends& ends) {
   return result;
 }
 
-Ends least_largest_block(const std::vector<double>& times, std::size_t count) {
+Ends least_largest_block(const std::vector<double>& times,
+                         std::size_t count,
+                         const solvers::Budget& /*budget*/) {
   std::vector<double> sums(times.size() + 1, 0);
   std::partial_sum(times.begin(), times.end(), sums.begin() + 1);
   const std::vector<std::size_t> begins = even_cut(sums, count);
@@ -143,13 +148,18 @@ Ends least_largest_block(const std::vector<double>& times, std::size_t count) {
   return ends;
 }
 
-using Cut = Ends (*)(const std::vector<double>& times, std::size_t count);
+using Cut = Ends (*)(const std::vector<double>& times,
+                     std::size_t count,
+                     const solvers::Budget& budget);
 
 Result<LayerPlanResult> cut_chain(const LayerRequest& request, std::string_view method, Cut cut) {
+  const solvers::SolveOptions options = limits_of(request);
+  const solvers::Budget budget(options);
   SHARDPLAN_ASSIGN_OR_RETURN(const Chain all, chain(request, method));
   LayerPlanResult result =
-      result_of(all, cut(all.times, static_cast<std::size_t>(request.machines.devices)));
+      result_of(all, cut(all.times, static_cast<std::size_t>(request.machines.devices), budget));
   result.status = SearchStatus::kFeasible;
+  result.limit = search_limit(budget.limit());
   return result;
 }
 
@@ -160,6 +170,7 @@ Result<LayerPlanResult> solve_torchgpipe(const LayerRequest& request) {
 Result<LayerPlanResult> solve_gpipe(const LayerRequest& request) {
   SHARDPLAN_ASSIGN_OR_RETURN(LayerPlanResult result,
                              cut_chain(request, "gpipe", &least_largest_block));
+  result.limit = SearchLimit::kNone;  // the optimum is found in one go
   result.status = SearchStatus::kOptimal;
   result.lower_bound = result.objective;
   return result;

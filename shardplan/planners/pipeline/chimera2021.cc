@@ -27,6 +27,7 @@
 #include "shardplan/planners/pipeline/equal_stages.h"
 #include "shardplan/problem/pipeline_objectives.h"
 #include "shardplan/sim/schedule_time.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -81,7 +82,11 @@ double memory_of(const Configuration& configuration) {
 class Chooser {
  public:
   Chooser(const LayerRequest& request, double alpha)
-      : request_(request), equal_(request.graph), alpha_(alpha) {}
+      : request_(request),
+        options_(limits_of(request)),
+        budget_(options_),
+        equal_(request.graph),
+        alpha_(alpha) {}
 
   LayerPlanResult run() {
     const problem::LayerMachines& machines = request_.machines;
@@ -100,11 +105,17 @@ class Chooser {
         configuration.sums =
             stage_sums(request_.graph, configuration.stages, configuration.choices);
         configuration.copies = machines.devices / depth;
-        for (configuration.scaling = 0; configuration.scaling < kScalings.size();
+        for (configuration.scaling = 0;
+             configuration.scaling < kScalings.size() && !budget_.exhausted();
              ++configuration.scaling) {
           choose_size(configuration);
         }
       }
+    }
+    result_.limit = search_limit(budget_.limit());
+    if (result_.objective == kInfinity && result_.limit != SearchLimit::kNone) {
+      result_.explanation = "the search was stopped before it found a plan";
+      return result_;
     }
     if (result_.objective == kInfinity) {
       result_.status = SearchStatus::kInfeasible;
@@ -132,7 +143,7 @@ class Chooser {
     while (own % (2 * size) == 0) {
       size *= 2;
     }
-    for (; size >= 1; size /= 2) {
+    for (; size >= 1 && !budget_.exhausted(); size /= 2) {
       configuration.size = size;
       lower::ScheduleShape shape;
       shape.devices = static_cast<int>(configuration.stages.size());
@@ -231,6 +242,8 @@ class Chooser {
   }
 
   const LayerRequest& request_;
+  solvers::SolveOptions options_;
+  solvers::Budget budget_;
   EqualStages equal_;
   double alpha_;
   LayerPlanResult result_{};
@@ -238,6 +251,7 @@ class Chooser {
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(request.graph, "chimera"));
   SHARDPLAN_RETURN_IF_ERROR(require_batch_and_bandwidth(request, "chimera"));
   if (request.machines.devices % 2 != 0) {
     return unsupported(fmt::format("chimera's pipelines in two directions need an even number of "

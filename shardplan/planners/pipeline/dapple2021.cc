@@ -31,6 +31,7 @@
 
 #include "shardplan/planners/pipeline/cut_states.h"
 #include "shardplan/problem/pipeline_objectives.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -138,8 +139,8 @@ class Search {
   Search(const CutStates& states,
          const Network& network,
          double microbatches,
-         const Control& control)
-      : states_(states), network_(network), microbatches_(microbatches), control_(control) {}
+         const solvers::Budget& budget)
+      : states_(states), network_(network), microbatches_(microbatches), budget_(budget) {}
 
   /// The best plan: its first stages; the last stage has all that is left.
   Partial run() {
@@ -149,7 +150,7 @@ class Search {
     best_ = *start;
     kept_.resize(at(states_.count()));
     kept_[0][start->used] = {start};
-    for (int state = 0; state < states_.last() && !control_.interrupted(); ++state) {
+    for (int state = 0; state < states_.last() && !budget_.exhausted(); ++state) {
       for (const auto& [used, partials] : kept_[at(state)]) {
         for (const std::shared_ptr<const Partial>& partial : partials) {
           split(partial);
@@ -231,7 +232,7 @@ class Search {
           if (steady * time / replicas >= best_.latency) {
             break;
           }
-          if (plans_ >= kMostPlans) {
+          if (plans_ >= kMostPlans || stopped()) {
             return;
           }
           const double behind = states_.time(states_.last()) - states_.time(to);
@@ -243,6 +244,12 @@ class Search {
         }
       }
     }
+  }
+
+  [[nodiscard]] bool stopped() {
+    constexpr std::int64_t kLooks = 1 << 8;
+    stopped_ = stopped_ || (++looks_ % kLooks == 0 && budget_.exhausted());
+    return stopped_;
   }
 
   void keep(const std::shared_ptr<const Partial>& before,
@@ -288,9 +295,11 @@ class Search {
   const CutStates& states_;
   const Network& network_;
   double microbatches_;
-  const Control& control_;
+  const solvers::Budget& budget_;
   Partial best_{};
   std::int64_t plans_ = 0;  // that were judged
+  std::int64_t looks_ = 0;  // at splits
+  bool stopped_ = false;
   /// By state and devices in use, the best first.
   std::vector<std::map<Devices, std::vector<std::shared_ptr<const Partial>>>> kept_{};
 };
@@ -343,11 +352,12 @@ std::vector<int> numbers(const Devices& devices, const Network& network, Devices
 }
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
+  const solvers::SolveOptions options = limits_of(request);
+  const solvers::Budget budget(options);
   SHARDPLAN_ASSIGN_OR_RETURN(const Network network, read_network(request));
   SHARDPLAN_ASSIGN_OR_RETURN(const CutStates states,
                              CutStates::create(request.graph, "dapple", kMostStates));
-  Search search(
-      states, network, static_cast<double>(request.machines.microbatches), request.control);
+  Search search(states, network, static_cast<double>(request.machines.microbatches), budget);
   const Partial best = search.run();
   std::vector<const Partial*> parts;
   for (const Partial* part = &best; part->before; part = part->before.get()) {
@@ -356,6 +366,7 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   std::reverse(parts.begin(), parts.end());
   LayerPlanResult result;
   result.status = SearchStatus::kFeasible;
+  result.limit = search_limit(budget.limit());
   result.objective = best.latency;
   result.best.schedule = "dapple";
   result.best.microbatches = request.machines.microbatches;

@@ -20,6 +20,7 @@
 #include "shardplan/planners/pipeline/equal_stages.h"
 #include "shardplan/problem/pipeline_objectives.h"
 #include "shardplan/sim/schedule_time.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -40,7 +41,8 @@ struct Point {
 
 class Grid {
  public:
-  explicit Grid(const LayerRequest& request) : request_(request), equal_(request.graph) {}
+  explicit Grid(const LayerRequest& request)
+      : request_(request), options_(limits_of(request)), budget_(options_), equal_(request.graph) {}
 
   LayerPlanResult run() {
     const int devices = request_.machines.devices;
@@ -53,7 +55,7 @@ class Grid {
           break;
         }
         for (int stages = 1; stages <= std::min(equal_.blocks(), devices / degree); ++stages) {
-          if (devices % (degree * stages) == 0) {
+          if (devices % (degree * stages) == 0 && !budget_.exhausted()) {
             point.copies = devices / (degree * stages);
             point.stages = equal_.cut(stages);
             point.sums = stage_sums(request_.graph, point.stages, point.choices);
@@ -62,35 +64,61 @@ class Grid {
         }
       }
     }
+    result_.limit = search_limit(budget_.limit());
     if (result_.objective == kInfinity) {
-      result_.status = SearchStatus::kInfeasible;
-      result_.explanation =
-          least_memory_ < kInfinity
-              ? fmt::format(
-                    "no point of the grid fits {:.6g} bytes a device; the closest needs "
-                    "{:.6g}",
-                    request_.machines.memory_bytes,
-                    least_memory_)
-              : fmt::format("no degrees of the grid make use of all {} devices", devices);
+      explain();
       return result_;
     }
-    result_.status = SearchStatus::kOptimal;
-    result_.lower_bound = result_.objective;
+    const bool whole = result_.limit == SearchLimit::kNone && left_out_ == 0;
+    result_.status = whole ? SearchStatus::kOptimal : SearchStatus::kFeasible;
+    result_.lower_bound = whole ? result_.objective : -kInfinity;
+    if (left_out_ > 0) {
+      result_.explanation =
+          fmt::format("points with more than {1} passes were left out, of {0} cuts of the grid",
+                      left_out_,
+                      kMostPasses);
+    }
     return result_;
   }
 
  private:
+  /// Why there is no plan.
+  void explain() {
+    if (result_.limit != SearchLimit::kNone) {
+      result_.explanation = "the search was stopped before it found a plan";
+    } else if (left_out_ > 0) {
+      result_.explanation = fmt::format(
+          "no plan among the points of the grid with up to {} passes; those with more were left "
+          "out",
+          kMostPasses);
+    } else if (least_memory_ < kInfinity) {
+      result_.status = SearchStatus::kInfeasible;
+      result_.explanation =
+          fmt::format("no point of the grid fits {:.6g} bytes a device; the closest needs {:.6g}",
+                      request_.machines.memory_bytes,
+                      least_memory_);
+    } else {
+      result_.status = SearchStatus::kInfeasible;
+      result_.explanation = fmt::format(
+          "no degrees of the grid make use of all {} devices and share {} "
+          "microbatches evenly",
+          request_.machines.devices,
+          request_.machines.microbatches);
+    }
+  }
+
   void try_microbatches(Point& point) {
     const std::int64_t batch = request_.machines.microbatches;
     if (batch % point.copies != 0) {
       return;
     }
     const std::int64_t own = batch / point.copies;
-    for (std::int64_t m = 1; m <= own; ++m) {
-      if (m * static_cast<std::int64_t>(point.stages.size()) > kMostPasses) {
-        return;
-      }
-      if (own % m == 0) {
+    const auto stages = static_cast<std::int64_t>(point.stages.size());
+    if (own > kMostPasses / stages) {
+      ++left_out_;  // at least the point of `own` microbatches
+    }
+    for (std::int64_t m = 1; m <= std::min(own, kMostPasses / stages); ++m) {
+      if (own % m == 0 && !budget_.exhausted()) {
         point.microbatches = m;
         simulate(point, static_cast<double>(own) / static_cast<double>(m));
       }
@@ -151,12 +179,16 @@ class Grid {
   }
 
   const LayerRequest& request_;
+  solvers::SolveOptions options_;
+  solvers::Budget budget_;
   EqualStages equal_;
   LayerPlanResult result_{};
   double least_memory_ = kInfinity;
+  int left_out_ = 0;  ///< pairs of stages and copies of which points have too many passes
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(request.graph, "distir"));
   SHARDPLAN_RETURN_IF_ERROR(require_batch_and_bandwidth(request, "distir"));
   return Grid(request).run();
 }

@@ -37,10 +37,10 @@ std::size_t at(int index) {
 class Placement {
  public:
   Placement(const LayerRequest& request, PlacementGroups groups, std::string_view method)
-      : request_(request), groups_(std::move(groups)), method_(method) {
-    options_.time_limit = request.time_limit;
-    options_.control = request.control;
-  }
+      : request_(request),
+        groups_(std::move(groups)),
+        method_(method),
+        options_(limits_of(request)) {}
 
   /// On the prefixes of depth-first orders.
   Result<LayerPlanResult> run_linear() {
@@ -58,12 +58,15 @@ class Placement {
   Result<LayerPlanResult> run() {
     const solvers::Budget budget(options_);
     start(budget);
-    const std::optional<DownsetLattice> all = all_downsets(groups_.needs, kMostDownsets);
+    const std::optional<DownsetLattice> all =
+        all_downsets(groups_.needs, kMostDownsets, [&] { return budget.exhausted(); });
+    if (!all && budget.exhausted()) {
+      return answer(budget);
+    }
     if (!all) {
       return unsupported(
-          fmt::format("{}: the graph has more than {} downsets; dnn_partitioning_linear has few",
-                      method_,
-                      kMostDownsets),
+          fmt::format("{}: the graph has too many downsets; dnn_partitioning_linear has few",
+                      method_),
           request_.graph.name);
     }
     PlacementSearch search(*all, groups_, request_.graph, request_.machines);
@@ -233,7 +236,7 @@ class Placement {
   const LayerRequest& request_;
   PlacementGroups groups_;
   std::string_view method_;
-  solvers::SolveOptions options_{};
+  solvers::SolveOptions options_;
   TargetDescent ends_{};
   std::vector<Part> best_{};
 };

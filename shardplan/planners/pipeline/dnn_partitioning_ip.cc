@@ -18,6 +18,7 @@
 #include "shardplan/planners/pipeline/placement_groups.h"
 #include "shardplan/planners/pipeline/placement_program.h"
 #include "shardplan/problem/published_objectives.h"
+#include "shardplan/solvers/budget.h"
 #include "shardplan/solvers/mixed_program.h"
 
 namespace shardplan::planners {
@@ -41,14 +42,20 @@ class IntegerProgram {
         devices_(request.machines.devices + request.machines.cpus) {}
 
   Result<LayerPlanResult> run() {
+    solvers::SolveOptions options = limits_of(request_);
+    options.time_limit = options.time_limit > 0 ? options.time_limit : kDefaultTime;
+    const solvers::Budget budget(options);
     SHARDPLAN_ASSIGN_OR_RETURN(LayerPlanResult result,
                                dnn_partitioning_linear_planner().solve(request_));
+    result.lower_bound = 0;
+    if (groups_.groups.size() * at(devices_) > kMostBinaries || budget.exhausted()) {
+      return result;
+    }
     scale_ = 0;
     for (const PlacementGroups::Group& group : groups_.groups) {
       scale_ += std::max(group.time, group.cpu_time);
     }
     scale_ = scale_ > 0 ? scale_ / devices_ : 1;
-    result.lower_bound = 0;
     const double most = std::isfinite(result.objective) ? result.objective / scale_
                                                         : std::numeric_limits<double>::infinity();
     load_ = program_.add({1, 0, most, false});
@@ -58,11 +65,9 @@ class IntegerProgram {
     for (int m = 0; m < devices_ && request_.options.at("contiguous") == "yes"; ++m) {
       add_contiguity(groups_, x_, m, program_);
     }
-    solvers::SolveOptions options;
     const std::string& gap = request_.options.at("gap");
     std::from_chars(gap.data(), gap.data() + gap.size(), options.gap);
-    options.time_limit = request_.time_limit > 0 ? request_.time_limit : kDefaultTime;
-    options.control = request_.control;
+    options.time_limit = budget.seconds_left();
     const solvers::MixedSolution solution = solvers::solve_mixed(program_, options);
     conclude(solution, result);
     return result;
@@ -185,7 +190,8 @@ class IntegerProgram {
     return load;
   }
 
-  static constexpr double kProven = 1e-5;  ///< relative; CBC has no more digits
+  static constexpr std::size_t kMostBinaries = 20'000;  // CBC would not finish a relaxation
+  static constexpr double kProven = 1e-5;                ///< relative; CBC has no more digits
 
   const LayerRequest& request_;
   PlacementGroups groups_;

@@ -199,9 +199,11 @@ class LatencyProgram {
 class LatencyPlacement {
  public:
   LatencyPlacement(const LayerRequest& request, const PlacementGroups& groups, int subgraphs)
-      : request_(request), groups_(groups), costs_(request, groups, subgraphs) {
-    options_.time_limit = request.time_limit > 0 ? request.time_limit : kDefaultTime;
-    options_.control = request.control;
+      : request_(request),
+        groups_(groups),
+        costs_(request, groups, subgraphs),
+        options_(limits_of(request)) {
+    options_.time_limit = options_.time_limit > 0 ? options_.time_limit : kDefaultTime;
   }
 
   LayerPlanResult run() {
@@ -347,7 +349,7 @@ class LatencyPlacement {
   const LayerRequest& request_;
   const PlacementGroups& groups_;
   PlacementLatency costs_;
-  solvers::SolveOptions options_{};
+  solvers::SolveOptions options_;
   Slots best_{};
   double latency_ = kInfinity;
   double lower_bound_ = 0;

@@ -7,6 +7,7 @@ namespace shardplan::planners {
 namespace {
 
 constexpr unsigned kWordBits = 64;
+constexpr int kSetsBetweenLooks = 1 << 10;
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -24,9 +25,12 @@ std::uint64_t code_of(int node) {
 /// of bits for certainty.
 class Builder {
  public:
-  Builder(const std::vector<std::vector<int>>& needs, int most)
+  Builder(const std::vector<std::vector<int>>& needs,
+          int most,
+          const std::function<bool()>& stopped)
       : needs_(needs),
         most_(most),
+        stopped_(stopped),
         words_((needs.size() + kWordBits - 1) / kWordBits),
         needed_by_(needs.size()) {
     for (std::size_t v = 0; v < needs.size(); ++v) {
@@ -54,7 +58,9 @@ class Builder {
       level_ = end;
       for (int set = first; set < end; ++set) {
         lattice_.begin.push_back(static_cast<int>(lattice_.covers.size()));
-        if (!extend(set, level_ready[at(set - first)], next_ready)) {
+        if (!extend(set, level_ready[at(set - first)], next_ready) ||
+            lattice_.covers.size() > kMostCovers ||
+            (set % kSetsBetweenLooks == 0 && stopped_ && stopped_())) {
           return std::nullopt;
         }
       }
@@ -142,6 +148,7 @@ class Builder {
 
   const std::vector<std::vector<int>>& needs_;
   int most_;
+  const std::function<bool()>& stopped_;
   std::size_t words_;
   std::vector<std::vector<int>> needed_by_;
   DownsetLattice lattice_{};
@@ -153,8 +160,10 @@ class Builder {
 
 }  // namespace
 
-std::optional<DownsetLattice> all_downsets(const std::vector<std::vector<int>>& needs, int most) {
-  return Builder(needs, most).run();
+std::optional<DownsetLattice> all_downsets(const std::vector<std::vector<int>>& needs,
+                                           int most,
+                                           const std::function<bool()>& stopped) {
+  return Builder(needs, most, stopped).run();
 }
 
 DownsetLattice prefix_downsets(int nodes) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -27,9 +29,12 @@ struct DownsetLattice {
 };
 
 /// Of all closed sets. `needs` lists for each node the (smaller) nodes that it needs. Nothing when
-/// there are more than `most` sets. Time and memory in the number of covers times nodes / 64.
+/// there are more than `most` sets or kMostCovers covers, or when `stopped` said so. Time and
+/// memory in the number of covers times nodes / 64.
+constexpr std::size_t kMostCovers = 32'000'000;
 [[nodiscard]] std::optional<DownsetLattice> all_downsets(const std::vector<std::vector<int>>& needs,
-                                                         int most);
+                                                         int most,
+                                                         const std::function<bool()>& stopped = {});
 
 /// Of the sets {0 .. i-1} only: one for each length of the order.
 [[nodiscard]] DownsetLattice prefix_downsets(int nodes);

@@ -27,6 +27,7 @@
 #include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/problem/pipeline_objectives.h"
 #include "shardplan/sim/schedule_time.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -51,7 +52,7 @@ class AutoPipe {
   }
 
   /// The best partition and its simulated time.
-  std::pair<Begins, double> run() {
+  std::pair<Begins, double> run(const solvers::Budget& budget) {
     const auto stages = static_cast<std::size_t>(schedule_.stages);
     const auto p = static_cast<double>(stages);
     const auto n = static_cast<double>(forward_.size());
@@ -60,7 +61,7 @@ class AutoPipe {
     std::deque<Begins> queue = {balanced(0, forward_.size(), stages)};
     std::set<Begins> seen = {queue.front()};
     std::pair<Begins, double> best = {{}, kInfinity};
-    while (!queue.empty()) {
+    while (!queue.empty() && (best.first.empty() || !budget.exhausted())) {
       const Begins begins = std::move(queue.front());
       queue.pop_front();
       std::size_t critical = 0;
@@ -68,7 +69,7 @@ class AutoPipe {
       if (time < best.second) {
         best = {begins, time};
       }
-      for (Begins& next : variants(begins, critical)) {
+      for (Begins& next : budget.exhausted() ? std::vector<Begins>{} : variants(begins, critical)) {
         if (static_cast<double>(seen.size()) < most && seen.insert(next).second) {
           queue.push_back(std::move(next));
         }
@@ -181,6 +182,9 @@ class AutoPipe {
 Result<LayerPlanResult> solve(const LayerRequest& request) {
   const problem::LayerGraph& graph = request.graph;
   const auto stages = static_cast<std::size_t>(request.machines.devices);
+  const solvers::SolveOptions options = limits_of(request);
+  const solvers::Budget budget(options);
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(graph, "merak"));
   SHARDPLAN_RETURN_IF_ERROR(require_layer_for_each_device(request, "merak"));
   const std::vector<int> order = problem::topological_order(graph);
   std::vector<double> forward;
@@ -195,8 +199,9 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   shape.microbatches = 2 * std::int64_t{request.machines.devices};
   SHARDPLAN_ASSIGN_OR_RETURN(const lower::ScheduleInfo* info, lower::find_schedule("1f1b"));
   SHARDPLAN_ASSIGN_OR_RETURN(lower::Schedule schedule, info->make(shape));
-  const auto [begins, time] = AutoPipe(forward, backward, std::move(schedule)).run();
+  const auto [begins, time] = AutoPipe(forward, backward, std::move(schedule)).run(budget);
   LayerPlanResult result;
+  result.limit = search_limit(budget.limit());
   result.status = SearchStatus::kFeasible;
   result.objective = time;
   result.best.schedule = "1f1b";

@@ -14,6 +14,7 @@
 
 #include "shardplan/planners/pipeline/equal_stages.h"
 #include "shardplan/problem/published_objectives.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -35,6 +36,8 @@ class Enumeration {
  public:
   explicit Enumeration(const LayerRequest& request)
       : request_(request),
+        options_(limits_of(request)),
+        budget_(options_),
         equal_(request.graph),
         replicas_(divisors(request.machines.microbatches, request.machines.devices)) {}
 
@@ -45,14 +48,20 @@ class Enumeration {
         if (choices.empty()) {
           break;
         }
-        for (int stages = 1; stages <= std::min(equal_.blocks(), request_.machines.devices);
-             ++stages) {
+        const int most = std::min(equal_.blocks(), request_.machines.devices);
+        for (int stages = 1; stages <= most && !budget_.exhausted(); ++stages) {
           consider(equal_.cut(stages), degree, choices);
           if (equal_.has_ends()) {
             consider(equal_.cut(stages, true), degree, choices);
           }
         }
       }
+    }
+    result_.limit = search_limit(budget_.limit());
+    const bool stopped = result_.limit != SearchLimit::kNone;
+    if (stopped && result_.objective == kInfinity) {
+      result_.explanation = "the search was stopped before it found a plan";
+      return result_;
     }
     if (result_.objective == kInfinity) {
       result_.status = SearchStatus::kInfeasible;
@@ -62,8 +71,8 @@ class Enumeration {
                       least_memory_);
       return result_;
     }
-    result_.status = SearchStatus::kOptimal;
-    result_.lower_bound = result_.objective;
+    result_.status = stopped ? SearchStatus::kFeasible : SearchStatus::kOptimal;
+    result_.lower_bound = stopped ? -kInfinity : result_.objective;
     result_.best.microbatches = request_.machines.microbatches;
     result_.best.schedule = "pipedream_2bw";
     return result_;
@@ -134,6 +143,8 @@ class Enumeration {
   }
 
   const LayerRequest& request_;
+  solvers::SolveOptions options_;
+  solvers::Budget budget_;
   EqualStages equal_;
   std::vector<int> replicas_;
   LayerPlanResult result_{};
@@ -141,6 +152,7 @@ class Enumeration {
 };
 
 Result<LayerPlanResult> solve(const LayerRequest& request) {
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(request.graph, "pipedream_2bw"));
   SHARDPLAN_RETURN_IF_ERROR(require_batch_and_bandwidth(request, "pipedream_2bw"));
   return Enumeration(request).run();
 }

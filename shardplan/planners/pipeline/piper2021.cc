@@ -121,12 +121,15 @@ class Piper {
   /// On all downsets, starting from what the prefixes of one order gave.
   Result<LayerPlanResult> on_all(Numbered& numbers, const solvers::Budget& budget) {
     std::optional<DownsetLattice> all =
-        all_downsets(successors_first(request_.graph, numbers.order), kMostDownsets);
+        all_downsets(successors_first(request_.graph, numbers.order), kMostDownsets, [&] {
+          return budget.exhausted();
+        });
     if (!all) {
       LayerPlanResult result = answer(budget);
-      result.explanation = fmt::format(
-          "the graph has more than {} downsets: only the prefixes of one order were looked at",
-          kMostDownsets);
+      if (!budget.exhausted()) {
+        result.explanation =
+            "the graph has too many downsets: only the prefixes of one order were looked at";
+      }
       return result;
     }
     numbers.lattice = std::move(*all);

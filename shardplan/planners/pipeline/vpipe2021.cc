@@ -24,7 +24,9 @@
 #include <tuple>
 #include <utility>
 
+#include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/problem/pipeline_objectives.h"
+#include "shardplan/solvers/budget.h"
 
 namespace shardplan::planners {
 namespace {
@@ -46,7 +48,10 @@ using Cost = std::pair<double, double>;
 class Vpipe {
  public:
   Vpipe(const LayerRequest& request, double host_bandwidth)
-      : request_(request), order_(problem::topological_order(request.graph)) {
+      : request_(request),
+        options_(limits_of(request)),
+        budget_(options_),
+        order_(problem::topological_order(request.graph)) {
     const problem::LayerGraph& graph = request.graph;
     std::vector<double> enters(graph.layers.size(), 0);
     for (const problem::LayerEdge& edge : graph.edges) {
@@ -68,9 +73,10 @@ class Vpipe {
 
   LayerPlanResult run() {
     Begins begins = balanced();
-    while (!request_.control.interrupted() && pass(begins)) {
+    while (!budget_.exhausted() && pass(begins)) {
     }
     LayerPlanResult result;
+    result.limit = search_limit(budget_.limit());
     const Cost cost = slowest(begins).second;
     if (cost.first > 0) {
       result.status = SearchStatus::kNoPlanFound;
@@ -159,31 +165,13 @@ class Vpipe {
 
   /// The partition with the least largest stage when everything is kept, exactly.
   [[nodiscard]] Begins balanced() const {
-    const std::size_t n = layers_.size();
-    std::vector<double> prefix(n + 1, 0);
-    for (std::size_t i = 0; i < n; ++i) {
-      prefix[i + 1] = prefix[i] + layers_[i].time;
+    std::vector<double> sums = {0};
+    for (const Layer& layer : layers_) {
+      sums.push_back(sums.back() + layer.time);
     }
-    std::vector<std::vector<std::size_t>> split(at(stages()), std::vector<std::size_t>(n + 1, 0));
-    std::vector<double> least = prefix;  // of the first stages
-    for (std::size_t s = 1; s < split.size(); ++s) {
-      std::vector<double> next(n + 1, std::numeric_limits<double>::infinity());
-      for (std::size_t i = s + 1; i <= n; ++i) {
-        for (std::size_t j = i - 1; j >= s && prefix[i] - prefix[j] < next[i]; --j) {
-          const double largest = std::max(least[j], prefix[i] - prefix[j]);
-          if (largest < next[i]) {
-            next[i] = largest;
-            split[s][i] = j;
-          }
-        }
-      }
-      least = std::move(next);
-    }
-    Begins begins(at(stages()), 0);
-    std::size_t end = n;
-    for (std::size_t s = split.size(); s-- > 1;) {
-      end = split[s][end];
-      begins[s] = static_cast<int>(end);
+    Begins begins;
+    for (const std::size_t begin : even_cut(sums, at(stages()))) {
+      begins.push_back(static_cast<int>(begin));
     }
     return begins;
   }
@@ -195,7 +183,7 @@ class Vpipe {
     Cost best = slowest(begins).second;
     bool better = false;
     std::vector<Begins> seen = {begins};
-    for (std::size_t step = 0; step < 2 * layers_.size(); ++step) {
+    for (std::size_t step = 0; step < 2 * layers_.size() && !budget_.exhausted(); ++step) {
       const int stage = slowest(current).first;
       Begins next;
       Cost next_cost = {std::numeric_limits<double>::infinity(), 0};
@@ -243,6 +231,8 @@ class Vpipe {
   }
 
   const LayerRequest& request_;
+  solvers::SolveOptions options_;
+  solvers::Budget budget_;
   std::vector<int> order_;
   std::vector<Layer> layers_{};
   std::map<std::tuple<int, int, int>, Cost> costs_{};  // of stages that were looked at
@@ -253,6 +243,7 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   if (host_bandwidth <= 0) {
     return invalid_input("the bandwidth to the host must be positive", "--option");
   }
+  SHARDPLAN_RETURN_IF_ERROR(require_both_passes(request.graph, "vpipe"));
   SHARDPLAN_RETURN_IF_ERROR(require_layer_for_each_device(request, "vpipe"));
   return Vpipe(request, host_bandwidth).run();
 }
