@@ -179,6 +179,11 @@ class Level {
 
   // What a search by targets asks.
 
+  /// Time of synchronising the weights of a stage.
+  [[nodiscard]] double sync(int i, int j, int replicas) const {
+    const double weights = states_.parameter_bytes(j) - states_.parameter_bytes(i);
+    return transfer(4.0 * (replicas - 1) * weights / replicas);
+  }
   [[nodiscard]] int machines() const { return machines_; }
   /// Of the stage between two states on so many machines; the first stage sends at no cost, and its
   /// machines within share its synchronisation.
@@ -229,11 +234,6 @@ class Level {
   }
   [[nodiscard]] bool fits(double bytes) const {
     return rules_.memory_bytes <= 0 || bytes <= rules_.memory_bytes;
-  }
-
-  [[nodiscard]] double sync(int i, int j, int replicas) const {
-    const double weights = states_.parameter_bytes(j) - states_.parameter_bytes(i);
-    return transfer(4.0 * (replicas - 1) * weights / replicas);
   }
 
   [[nodiscard]] Cell one_stage(int j, int m) const {
@@ -392,7 +392,10 @@ class Top {
     costs.time = [&](int from, int to, int replicas) {
       return level_.time_of({from, to, replicas, replicas}, from == 0);
     };
-    costs.least = [&](int from, int to) { return level_.least(from, to); };
+    for (int state = 0; state < states_.count(); ++state) {
+      costs.single.push_back(level_.least(0, state));
+      costs.synchronisation.push_back(level_.sync(0, state, 2));
+    }
     costs.versions = [&](int from, int to) { return level_.versions(from, to); };
     PipedreamTargets targets(std::move(costs));
     ends_.low = level_.least(0, states_.last()) / level_.machines();

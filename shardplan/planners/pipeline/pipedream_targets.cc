@@ -8,6 +8,7 @@ namespace shardplan::planners {
 namespace {
 
 constexpr int kWordBits = 64;
+constexpr double kRounding = 1e-9;
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
@@ -47,10 +48,13 @@ PipedreamTargets::Need PipedreamTargets::need(int from, int to, double target, i
   return need;
 }
 
-int PipedreamTargets::replicas_at_least(int from, int to, double target) const {
-  constexpr double kRounding = 1e-9;
-  const double replicas = costs_.least(from, to) / target * (1 - kRounding);
-  return replicas > costs_.machines ? none() : std::max(1, static_cast<int>(std::ceil(replicas)));
+bool PipedreamTargets::may_reach(int from, int to, int machines, double target) const {
+  const double replicas = machines - first_[at(from)];
+  const double time = costs_.single[at(to)] - costs_.single[at(from)];
+  const double twice = costs_.synchronisation[at(to)] - costs_.synchronisation[at(from)];
+  return from == 0 ||
+         (replicas >= 2 &&
+          (time + 2 * twice * (replicas - 1) / replicas) * (1 - kRounding) <= replicas * target);
 }
 
 int PipedreamTargets::after(const Need& need, int used) const {
@@ -65,6 +69,17 @@ int PipedreamTargets::after(const Need& need, int used) const {
 int PipedreamTargets::before_single(const Need& need) const {
   const double most_left = std::min(need.versions + 1, static_cast<double>(costs_.machines));
   return costs_.machines - static_cast<int>(most_left);
+}
+
+/// Whether one more machine leads to numbers that are not yet known.
+bool PipedreamTargets::adds_single(const Reach& before, const Reach& reach) {
+  std::uint64_t missing = before.from + 1 < reach.from ? 1 : 0;
+  std::uint64_t carry = 0;
+  for (std::size_t w = 0; w < reach.single.size() && missing == 0; ++w) {
+    missing |= ((before.single[w] << 1U) | carry) & ~reach.single[w];
+    carry = before.single[w] >> 63U;
+  }
+  return missing != 0;
 }
 
 void PipedreamTargets::extend(int from, int to, const Need& need) {
@@ -101,6 +116,7 @@ std::vector<PipedreamTargets::Stage> PipedreamTargets::find(double target,
     reach.least = none();
     reach.from = none();
   }
+  first_.assign(reach_.size(), 0);
   reach_[0].single[0] = 1;
   reach_[0].least = 0;
   for (int to = 1; to <= last; ++to) {
@@ -108,18 +124,17 @@ std::vector<PipedreamTargets::Stage> PipedreamTargets::find(double target,
     if (budget.exhausted()) {
       return {};
     }
-    const int ideal = replicas_at_least(0, to, target);
     for (int from = to - 1; from >= 0; --from) {
-      const bool may_be_single = costs_.least(from, to) <= target;
-      if (!may_be_single && reach.from <= ideal) {
-        break;
-      }
-      const int start = first(reach_[at(from)]);
-      const bool may_help = start + replicas_at_least(from, to, target) < reach.from;
-      if (start < costs_.machines && (may_be_single || may_help) && costs_.contains(to, from)) {
+      const int most = std::min(costs_.machines, reach.from - 1);
+      const bool may_be_single =
+          costs_.single[at(to)] - costs_.single[at(from)] <= target * (1 + kRounding) &&
+          adds_single(reach_[at(from)], reach);
+      const bool may_be_several = may_reach(from, to, most, target);
+      if ((may_be_single || may_be_several) && first_[at(from)] < costs_.machines &&
+          costs_.contains(to, from)) {
         // More replicas than lead to what is known already would be of no use.
-        const int most = std::min(costs_.machines, reach.from - 1) - start;
-        extend(from, to, need(from, to, target, most));
+        const int replicas = may_be_several ? most - first(reach_[at(from)]) : 1;
+        extend(from, to, need(from, to, target, replicas));
       }
     }
     for (int m = 0; m <= costs_.machines && reach.least == none(); ++m) {
@@ -130,6 +145,7 @@ std::vector<PipedreamTargets::Stage> PipedreamTargets::find(double target,
         reach.least = m;
       }
     }
+    first_[at(to)] = first(reach);
   }
   return trace(target);
 }
@@ -149,8 +165,10 @@ std::vector<PipedreamTargets::Stage> PipedreamTargets::trace(double target) cons
     for (int from = state - 1; from >= 0 && stage.from < 0; --from) {
       const Reach& before = reach_[at(from)];
       const int start = first(before);
-      if (start + replicas_at_least(from, state, target) > machines ||
-          !costs_.contains(state, from)) {
+      const bool may_be_single =
+          costs_.single[at(state)] - costs_.single[at(from)] <= target * (1 + kRounding);
+      if (start >= machines || !costs_.contains(state, from) ||
+          (!may_be_single && !may_reach(from, state, machines, target))) {
         continue;
       }
       const Need stage_need = need(from, state, target, costs_.machines - start);

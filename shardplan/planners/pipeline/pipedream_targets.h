@@ -23,8 +23,11 @@ class PipedreamTargets {
     std::function<bool(int outer, int inner)> contains{};
     /// Of the stage between two states; falls in the replicas from 2 on.
     std::function<double(int from, int to, int replicas)> time{};
-    /// At most `replicas` times the time with that many; falls in `from`, rises in `to`.
-    std::function<double(int from, int to)> least{};
+    /// By state, rising, with differences of a stage: at most what its layers take, and what its
+    /// synchronisation takes between two machines, 2 (m' - 1)/m' times as much between m'. The
+    /// first stage's may take less.
+    std::vector<double> single{};
+    std::vector<double> synchronisation{};
     /// How many versions of it a machine holds; a stage of m' machines after u others has
     /// ceil((M - u - m') / m').
     std::function<double(int from, int to)> versions{};
@@ -60,17 +63,19 @@ class PipedreamTargets {
   [[nodiscard]] static int first(const Reach& reach) { return std::min(reach.least, reach.from); }
   [[nodiscard]] static bool reaches(const Reach& reach, int machines);
   [[nodiscard]] Need need(int from, int to, double target, int most) const;
-  /// No stage of fewer replicas meets the target.
-  [[nodiscard]] int replicas_at_least(int from, int to, double target) const;
+  /// Whether a stage of several machines from `from` on may lead to `to` with at most `machines`.
+  [[nodiscard]] bool may_reach(int from, int to, int machines, double target) const;
   /// Machines after a stage of several replicas that follows `used` machines.
   [[nodiscard]] int after(const Need& need, int used) const;
   /// The least number of machines before a stage of one machine.
   [[nodiscard]] int before_single(const Need& need) const;
+  [[nodiscard]] static bool adds_single(const Reach& before, const Reach& reach);
   void extend(int from, int to, const Need& need);
   [[nodiscard]] std::vector<Stage> trace(double target) const;
 
   Costs costs_;
   std::vector<Reach> reach_{};
+  std::vector<double> first_{};  ///< of each state, first()
 };
 
 }  // namespace shardplan::planners
