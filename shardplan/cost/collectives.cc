@@ -316,6 +316,11 @@ Seconds message_seconds(const cluster::Cluster& cluster,
   for (const cluster::LinkLevel& level : cluster.levels) {
     const std::int64_t child = below / level.fanout;
     if (from / child != to / child) {
+      const auto measured = level.collective_curves.find(
+          std::string(sharding::collective_name(CollectiveKind::kCollectivePermute)));
+      if (measured != level.collective_curves.end() && !measured->second.empty()) {
+        return Curve(measured->second)(static_cast<double>(bytes));
+      }
       return level.latency + static_cast<double>(bytes) / (level.bandwidth * level.efficiency);
     }
     below = child;

@@ -46,8 +46,9 @@ struct GroupPart {
                                                  const cluster::DeviceMesh& mesh,
                                                  std::uint32_t axes_mask);
 
-/// Seconds of one message of so many bytes between two ranks: latency and bandwidth of the
-/// outermost level of links that it crosses; nothing from a rank to itself.
+/// Seconds of one message of so many bytes between two ranks over the outermost level of links that
+/// it crosses: by the level's measured curve of a permutation, which is one message for each
+/// device, else latency and bandwidth. Nothing from a rank to itself.
 [[nodiscard]] Seconds message_seconds(const cluster::Cluster& cluster,
                                       Bytes bytes,
                                       std::int64_t from,

@@ -199,6 +199,22 @@ TEST(Collective, GroupsOfOneDeviceCostNothing) {
   EXPECT_EQ(cost.collective(CollectiveKind::kAllGather, 1 << 20, {}), 0);
 }
 
+/// A message crosses the outermost level on which its ends differ, and costs what was measured
+/// there, if anything was.
+TEST(Message, TakesTheMeasuredCurveOfItsLevel) {
+  Cluster cluster = tree({link(2, 1e9, 1e-4), link(4, 1e10, 1e-5)});
+  EXPECT_EQ(message_seconds(cluster, 1000, 3, 3), 0);
+  EXPECT_DOUBLE_EQ(message_seconds(cluster, 1'000'000, 0, 3), 1e-5 + 1e-4);
+  EXPECT_DOUBLE_EQ(message_seconds(cluster, 1'000'000, 3, 4), 1e-4 + 1e-3);
+  cluster.levels[1].collective_curves["collective_permute"] = {{1e3, 1e-4}, {1e5, 1e-2}};
+  EXPECT_DOUBLE_EQ(message_seconds(cluster, 1'000, 0, 3), 1e-4);
+  EXPECT_NEAR(message_seconds(cluster, 10'000, 0, 3), 1e-3, 1e-12);
+  EXPECT_NEAR(message_seconds(cluster, 1'000'000, 0, 3), 1e-1, 1e-10);  // at the last rate
+  EXPECT_DOUBLE_EQ(message_seconds(cluster, 1'000'000, 3, 4), 1e-4 + 1e-3);
+  cluster.levels[0].collective_curves["all_gather"] = {{1e3, 1}};
+  EXPECT_DOUBLE_EQ(message_seconds(cluster, 1'000'000, 3, 4), 1e-4 + 1e-3);
+}
+
 TEST(Collective, MeasuredCurvesReplaceTheFormulas) {
   Cluster cluster = tree({link(4, 1e9, 1e-5)});
   cluster.levels[0].collective_curves["all_gather"] = {{1000, 1e-3}, {1000000, 1e-1}};
