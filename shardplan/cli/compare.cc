@@ -76,6 +76,14 @@ void print_rows(const std::vector<Row>& rows, const Planning& planning) {
                human_seconds(plan.prediction.search_seconds)});
   }
   fmt::print("{}\nTimes and bytes of all planners are the simulator's.\n", table.text());
+  for (const auto& [planner, result] : rows) {
+    if (fits(result) && !result.explanation.empty()) {
+      fmt::print("{}\n", result.explanation);
+    }
+    if (fits(result) && result.best.pipeline && result.best.pipeline->steps > 1) {
+      fmt::print("{}: asynchronous; its steps do not compute what one device does\n", planner);
+    }
+  }
 }
 
 Result<int> compare(const Options& options, const Session& session) {

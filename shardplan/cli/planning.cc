@@ -231,6 +231,7 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
         {{"block", block.block},
          {"mode", block.how == plan::Recompute::kWhole ? "whole" : "selective"}});
   }
+  object["stale_weights"] = result.best.pipeline && result.best.pipeline->steps > 1;
   object["search_seconds"] = prediction.search_seconds;
   if (!result.explanation.empty()) {
     object["explanation"] = result.explanation;

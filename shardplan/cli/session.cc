@@ -302,7 +302,8 @@ std::string shape_text(const plan::Plan& plan) {
   if (static_cast<int>(of_one) != plan.pipeline->devices) {
     text += fmt::format(" on {} groups", plan.pipeline->devices);
   }
-  return text + ", " + plan.pipeline->schedule;
+  text += ", " + plan.pipeline->schedule;
+  return plan.pipeline->steps == 1 ? text : text + ", stale weights";
 }
 
 }  // namespace shardplan::cli

@@ -69,7 +69,11 @@ TEST_P(Published, PlansAreCheckedReproducedAndNeverAhead) {
     ASSERT_TRUE(again) << again.error().text();
     EXPECT_DOUBLE_EQ(again->simulation.step_seconds, result->best.prediction.step_seconds);
     EXPECT_EQ(again->simulation.peak_bytes, result->best.prediction.peak_bytes);
-    EXPECT_LE(own->best.prediction.step_seconds, result->best.prediction.step_seconds);
+    // Stale weights save time that no plan has which computes what one device does.
+    const bool stale = result->best.pipeline && result->best.pipeline->steps > 1;
+    if (!stale) {
+      EXPECT_LE(own->best.prediction.step_seconds, result->best.prediction.step_seconds);
+    }
     const auto read = plan::from_json(plan::to_json(result->best, step), step, "plan");
     ASSERT_TRUE(read) << read.error().text();
     const auto reread = evaluate(*read, step);
@@ -85,6 +89,54 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            std::pair(kMlp, std::string_view("8xA100-80GB")),
                                            std::pair(kGpt, std::string_view("local:4")),
                                            std::pair(kMlp, std::string_view("local:4"))));
+
+/// PipeDream and PipeDream-2BW run without a flush where the step allows it, and say where it does
+/// not; shardplan never does.
+TEST(Published, AsynchronousMethodsHaveTheirOwnSchedules) {
+  const auto plan = [](std::string_view planner,
+                       std::string_view model,
+                       std::int64_t microbatches,
+                       double clip = 0) {
+    training::Recipe recipe;
+    recipe.microbatches = microbatches;
+    recipe.clip_norm = clip;
+    const ir::Graph step = microbatched(std::string(model), recipe);
+    PlanRequest request = request_for(step, "local:4");
+    request.recipe = recipe;
+    // Links so slow that every method cuts the model.
+    request.cluster.levels.front().bandwidth = 1e7;
+    request.cluster.device.memory_bandwidth = 1e9;
+    auto result = find_planner(planner).value()->plan(request);
+    EXPECT_TRUE(result) << result.error().text();
+    if (result->status != SearchStatus::kNoPlanFound) {
+      const Status checked = plan::check(result->best, step);
+      EXPECT_TRUE(checked) << checked.error().text();
+    }
+    return std::move(*result);
+  };
+  for (const auto& [planner, microbatches] :
+       {std::pair("pipedream", 1), std::pair("pipedream_2bw", 4)}) {
+    SCOPED_TRACE(planner);
+    const PlanResult own = plan(planner, kMlp, microbatches);
+    ASSERT_TRUE(own.best.pipeline) << own.explanation;
+    EXPECT_EQ(own.best.pipeline->schedule, planner);
+    EXPECT_GT(own.best.pipeline->steps, 1);
+    EXPECT_EQ(own.explanation, "");
+    const PlanResult clipped = plan(planner, kMlp, microbatches, 1.0);
+    ASSERT_TRUE(clipped.best.pipeline) << clipped.explanation;
+    EXPECT_EQ(clipped.best.pipeline->schedule, "1f1b");
+    EXPECT_EQ(clipped.best.pipeline->steps, 1);
+    EXPECT_NE(clipped.explanation.find("with a flush, since"), std::string::npos);
+    EXPECT_NE(clipped.explanation.find("clipped"), std::string::npos) << clipped.explanation;
+    EXPECT_GT(clipped.best.prediction.step_seconds, own.best.prediction.step_seconds);
+    const PlanResult ours = plan("shardplan", kMlp, microbatches);
+    EXPECT_TRUE(!ours.best.pipeline || ours.best.pipeline->steps == 1);
+  }
+  const PlanResult several = plan("pipedream", kMlp, 4);
+  ASSERT_TRUE(several.best.pipeline) << several.explanation;
+  EXPECT_EQ(several.best.pipeline->schedule, "1f1b");
+  EXPECT_NE(several.explanation.find("every microbatch"), std::string::npos) << several.explanation;
+}
 
 TEST(Published, OneDeviceAndAMeshAreRefusedByName) {
   const ir::Graph step = microbatched(std::string(kMlp), four_microbatches());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -19,23 +20,32 @@ using problem::LayerStage;
 /// What a method says beside its stages.
 struct Traits {
   std::string_view name;
-  std::string_view schedule;   ///< that its plans run in
-  std::string_view deviation;  ///< of the plan from the paper's
-  std::size_t levels = 1;      ///< of machines that it knows; with more it is told one
-  bool recomputes = false;     ///< everything, where that is needed
-  bool map_inside = false;     ///< the paper solves stages by an intra-operator planner
-  Seconds time_limit = 0;      ///< where the request has none
-  std::string_view refusal{};  ///< why it plans no training step; empty: it does
-  int pipelines = 1;           ///< in both directions, for a schedule that has them
+  std::string_view schedule;      ///< that its plans run in
+  std::string_view deviation;     ///< of the plan from the paper's
+  std::size_t levels = 1;         ///< of machines that it knows; with more it is told one
+  bool recomputes = false;        ///< everything, where that is needed
+  bool map_inside = false;        ///< the paper solves stages by an intra-operator planner
+  Seconds time_limit = 0;         ///< where the request has none
+  std::string_view refusal{};     ///< why it plans no training step; empty: it does
+  int pipelines = 1;              ///< in both directions, for a schedule that has them
+  std::string_view stale{};       ///< the paper's schedule, which has no flush
+  bool every_microbatch = false;  ///< that schedule updates the weights
 };
 constexpr std::string_view kFlush = "asynchronous; run as 1f1b with a flush";
+constexpr std::string_view kStale = "asynchronous where the step allows it, else 1f1b with a flush";
+constexpr std::int64_t kBatches = 8;  // without a flush, for each group of devices that fills late
 constexpr std::size_t kAnyLevels = 100;
 constexpr Seconds kMostSeconds = 5;  // of an integer program
 constexpr auto kTraits = std::to_array<Traits>({
     {"gpipe", "gpipe", "", 1, true},
     {"torchgpipe", "gpipe", "", 1, true},
-    {"pipedream", "1f1b", kFlush, kAnyLevels},
-    {"pipedream_2bw", "1f1b", kFlush},
+    {.name = "pipedream",
+     .schedule = "1f1b",
+     .deviation = kStale,
+     .levels = kAnyLevels,
+     .stale = "pipedream",
+     .every_microbatch = true},
+    {.name = "pipedream_2bw", .schedule = "1f1b", .deviation = kStale, .stale = "pipedream_2bw"},
     {"piper", "1f1b", kFlush},
     {"dapple", "dapple", "", 2, true},
     {.name = "chimera",
@@ -123,12 +133,14 @@ class Publication {
               const PlanRequest& request,
               const StepLayers& layers,
               StagePlans& stages,
+              Weights weights,
               const Budget& budget)
       : method_(method),
         traits_(traits_of(method.name)),
         request_(request),
         layers_(layers),
         stages_(stages),
+        weights_(weights),
         budget_(budget) {}
 
   Result<std::vector<Candidate>> run() {
@@ -137,6 +149,12 @@ class Publication {
     }
     SHARDPLAN_ASSIGN_OR_RETURN(StageCut cut, cut_step());
     std::vector<Candidate> candidates;
+    if (weights_ == Weights::kStale && !traits_.stale.empty() && cut.groups > 1) {
+      if (std::optional<Candidate> made = without_flush(cut)) {
+        candidates.push_back(*std::move(made));
+        return candidates;
+      }
+    }
     SHARDPLAN_ASSIGN_OR_RETURN(candidates.emplace_back(), plan(cut));
     const bool fits = candidates.front().simulation.peak_bytes <= memory_limit(request_);
     if (!fits && traits_.recomputes) {
@@ -145,8 +163,27 @@ class Publication {
     }
     return candidates;
   }
+  [[nodiscard]] const std::string& note() const { return note_; }
 
  private:
+  /// The stages in the paper's own schedule; otherwise the note says why not.
+  std::optional<Candidate> without_flush(const StageCut& cut) {
+    StageCut stale = cut;
+    stale.schedule = traits_.stale;
+    // The pipeline fills and drains once in so many steps, of one microbatch or more.
+    stale.steps = traits_.every_microbatch ? kBatches * cut.groups : kBatches;
+    Result<Candidate> made = plan(stale);
+    if (made && made->simulation.peak_bytes <= memory_limit(request_)) {
+      return *std::move(made);
+    }
+    note_ = fmt::format(
+        "{}: run as {} with a flush, since {}",
+        method_.name,
+        traits_.schedule,
+        made ? "what its schedule keeps does not fit the memory" : made.error().message);
+    return std::nullopt;
+  }
+
   Result<std::vector<Part>> solve() {
     LayerRequest request{layers_.graph};
     request.machines.devices = static_cast<int>(request_.cluster.device_count());
@@ -257,7 +294,9 @@ class Publication {
   const PlanRequest& request_;
   const StepLayers& layers_;
   StagePlans& stages_;
+  Weights weights_;
   const Budget& budget_;
+  std::string note_{};
 };
 
 std::string by_name(std::string_view name, const std::string& why) {
@@ -282,13 +321,19 @@ Result<PlanResult> plan_model(const LayerPlannerInfo& method, const PlanRequest&
   }
   const PlannerInfo inside = map_planner();
   StagePlans stages(request, inside);
-  const PublishedOutcome outcome = plan_published(method, request, *layers, stages, budget);
+  const PublishedOutcome outcome =
+      plan_published(method, request, *layers, stages, Weights::kStale, budget);
   if (outcome.candidates.empty()) {
     none.limit = budget.limit();
     none.explanation = outcome.why;
     return none;
   }
-  return conclude(request, method.name, outcome.candidates, memory_limit(request), {}, budget);
+  PlanResult result =
+      conclude(request, method.name, outcome.candidates, memory_limit(request), {}, budget);
+  if (result.explanation.empty()) {
+    result.explanation = outcome.note;
+  }
+  return result;
 }
 
 /// Planners are plain functions: one for each row of the table of layer planners.
@@ -311,9 +356,12 @@ PublishedOutcome plan_published(const LayerPlannerInfo& method,
                                 const PlanRequest& request,
                                 const StepLayers& layers,
                                 StagePlans& stages,
+                                Weights weights,
                                 const Budget& budget) {
   PublishedOutcome out;
-  Result<std::vector<Candidate>> made = Publication(method, request, layers, stages, budget).run();
+  Publication publication(method, request, layers, stages, weights, budget);
+  Result<std::vector<Candidate>> made = publication.run();
+  out.note = publication.note();
   if (made) {
     out.candidates = *std::move(made);
   } else {

@@ -191,8 +191,9 @@ class Search {
     }
   }
 
-  /// The plans of published methods, so that none of them is ahead. Not that of the one that takes
-  /// seconds for an answer that dnn_partitioning_dp has exactly.
+  /// The plans of published methods, so that none of them is ahead that computes what one device
+  /// does. Not that of the one that takes seconds for an answer that dnn_partitioning_dp has
+  /// exactly.
   void try_published() {
     if (request_.cluster.device_count() < 2) {
       return;
@@ -203,7 +204,7 @@ class Search {
         continue;
       }
       PublishedOutcome outcome =
-          plan_published(layer_planners()[m], request_, *layers, by_map_, budget_);
+          plan_published(layer_planners()[m], request_, *layers, by_map_, Weights::kFresh, budget_);
       std::move(
           outcome.candidates.begin(), outcome.candidates.end(), std::back_inserter(candidates_));
     }
