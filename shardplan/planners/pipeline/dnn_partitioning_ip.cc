@@ -191,7 +191,7 @@ class IntegerProgram {
   }
 
   static constexpr std::size_t kMostBinaries = 20'000;  // CBC would not finish a relaxation
-  static constexpr double kProven = 1e-5;                ///< relative; CBC has no more digits
+  static constexpr double kProven = 1e-5;               ///< relative; CBC has no more digits
 
   const LayerRequest& request_;
   PlacementGroups groups_;
