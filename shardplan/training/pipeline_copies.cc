@@ -122,8 +122,11 @@ class PassCopier {
       out_.step.writes.push_back({values[write.target.index()], values[write.value.index()]});
     }
     for (const ir::Write& gradient : step_.gradients) {
-      out_.step.gradients.push_back(
-          {values[gradient.target.index()], values[gradient.value.index()]});
+      const bool once = step_.value(gradient.target).kind == ValueKind::kParameter;
+      for (std::size_t pipeline = 0; pipeline < (once ? 1 : pipelines_); ++pipeline) {
+        out_.step.gradients.push_back({values_[pipeline][gradient.target.index()],
+                                       values_[pipeline][gradient.value.index()]});
+      }
     }
     out_.value_of.resize(out_.step.values().size());
     for (const std::vector<ValueId>& of_pipeline : values_) {

@@ -1,0 +1,103 @@
+#include "shardplan/planners/pipeline/stage_plans.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "shardplan/frontends/frontends.h"
+#include "shardplan/lower/pipeline.h"
+#include "shardplan/planners/planner.h"
+
+namespace shardplan::planners {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kGpt = "gpt:layers=4,hidden=32,heads=4,seq=8,batch=16,vocab=64";
+
+/// A GPT on local:4 with four microbatches.
+class StagePlansTest : public ::testing::Test {
+ protected:
+  StagePlansTest() {
+    request_.recipe = recipe();
+    request_.cluster = cluster::load_cluster("local:4").value();
+  }
+
+  [[nodiscard]] StageCut cut_of(const std::string& schedule, int groups, int pipelines) const {
+    const auto parts = segments(step_, cost::CostModel(request_.cluster, {}), 4);
+    StageCut cut;
+    cut.schedule = schedule;
+    cut.groups = groups;
+    cut.stage_of = stages_of_segments(step_, parts, balanced_starts(parts, groups));
+    cut.pipelines = pipelines;
+    return cut;
+  }
+
+  [[nodiscard]] Result<Candidate> plan(const StageCut& cut, const std::string& inside) const {
+    StagePlans plans(request_, **find_planner(inside));
+    return plans.plan(cut);
+  }
+
+ private:
+  static training::Recipe recipe() {
+    training::Recipe recipe;
+    recipe.microbatches = 4;
+    return recipe;
+  }
+
+ protected:
+  ir::Graph step_ =
+      training::build_training_step(frontends::zoo_model(kGpt).value(), recipe()).value();
+  PlanRequest request_{.step = step_};
+};
+
+// Two groups of two devices that share each microbatch: nothing but scalars is summed or gathered
+// for a microbatch, neither around messages nor for the weights that both stages have.
+TEST_F(StagePlansTest, WhatCrossesStagesIsCutAsWhatIsAroundIt) {
+  for (const auto& [schedule, pipelines] :
+       {std::pair("1f1b", 1), std::pair("gpipe", 1), std::pair("chimera", 2)}) {
+    SCOPED_TRACE(schedule);
+    const auto planned = plan(cut_of(schedule, 2, pipelines), "dp");
+    ASSERT_TRUE(planned) << planned.error().text();
+    const auto program = lower::lower_pipeline(step_, planned->plan, [](const plan::Plan& stage) {
+      return cost::step_price(cost::CostModel(stage.cluster, stage.mesh));
+    });
+    ASSERT_TRUE(program) << program.error().text();
+    ASSERT_EQ(program->programs.size(), 2U * static_cast<std::size_t>(pipelines));
+    for (const lower::Program& stage : program->programs) {
+      EXPECT_EQ(stage.mesh.size(), 2);
+      for (const lower::Step& step : stage.microbatch) {
+        if (step.kind == lower::StepKind::kCollective &&
+            step.collective.kind != sharding::CollectiveKind::kSlice) {
+          EXPECT_EQ(stage.value(step.outputs.front()).type.rank(), 0);
+        }
+      }
+    }
+  }
+}
+
+// The stages that have copies of weights keep no optimizer state, and are planned all the same.
+TEST_F(StagePlansTest, CopiesArePlannedUnderEveryZeroStage) {
+  for (const char* const inside : {"dp", "zero1", "zero2", "zero3", "megatron"}) {
+    const auto planned = plan(cut_of("chimera", 2, 2), inside);
+    EXPECT_TRUE(planned) << inside << ": " << planned.error().text();
+  }
+}
+
+TEST_F(StagePlansTest, PipelinesThatAScheduleLacksAreRefused) {
+  const auto error = [&](const StageCut& cut) {
+    const auto planned = plan(cut, "dp");
+    return planned ? std::string() : planned.error().text();
+  };
+  EXPECT_THAT(error(cut_of("1f1b", 2, 2)), HasSubstr("schedule 1f1b has one pipeline, not 2"));
+  EXPECT_THAT(error(cut_of("chimera", 2, 1)), HasSubstr("1 pipelines on 2 devices"));
+  EXPECT_THAT(error(cut_of("chimera", 4, 3)), HasSubstr("3 pipelines on 4 devices"));
+  EXPECT_THAT(error(cut_of("chimera", 4, 5)), HasSubstr("5 pipelines share 4 microbatches"));
+  EXPECT_EQ(error(cut_of("chimera", 4, 4)), "");
+}
+
+}  // namespace
+}  // namespace shardplan::planners
