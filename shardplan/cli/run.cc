@@ -75,12 +75,13 @@ Status check_ranks(std::int64_t ranks, bool oversubscribe) {
 struct Outcome {
   runtime::RunReport report{};
   Predicted predicted{};
+  std::int64_t steps = 1;  ///< that follow each other without a flush
 
   /// Needs a timeline.
   [[nodiscard]] std::map<std::string, Seconds> predicted_by_name() const {
     std::map<std::string, Seconds> out;
     for (const sim::Event& event : predicted.simulation.timeline) {
-      out[event.name] += event.end - event.start;
+      out[event.name] += (event.end - event.start) / static_cast<double>(steps);
     }
     return out;
   }
@@ -98,6 +99,7 @@ nlohmann::ordered_json to_object(const Outcome& outcome, const Options& options)
   object["verified"] = options.verify;
   object["max_relative_error"] = report.max_relative_error;
   object["worst_tensor"] = report.worst_tensor;
+  object["steps_a_run"] = outcome.steps;
   object["losses"] = report.losses;
   object["reference_losses"] = report.reference_losses;
   object["predicted_peak_bytes"] = outcome.predicted.peak_bytes;
@@ -134,8 +136,16 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
              loaded.plan.planner,
              loaded.plan.model,
              shape_text(loaded.plan));
-  TextTable losses(options.verify ? std::vector<std::string>{"step", "loss", "one device"}
-                                  : std::vector<std::string>{"step", "loss"});
+  const std::int64_t steps = outcome.steps;
+  std::vector<std::string> columns = {steps == 1 ? "step" : "run", "loss"};
+  if (steps > 1) {
+    fmt::print("a run is {} steps without a flush, with stale weights; its loss is their mean\n\n",
+               steps);
+  }
+  if (options.verify) {
+    columns.emplace_back(steps == 1 ? "one device" : "one device, as stale");
+  }
+  TextTable losses(columns);
   for (std::size_t i = 0; i < report.losses.size(); ++i) {
     std::vector<std::string> row{fmt::format("{}", i + 1), fmt::format("{:.6f}", report.losses[i])};
     if (i < report.reference_losses.size()) {
@@ -160,8 +170,9 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
     print_times(outcome);
   }
   if (options.verify) {
-    fmt::print("verify    {}: largest difference from one device {:.2g}{}\n",
+    fmt::print("verify    {}: largest difference from one device{} {:.2g}{}\n",
                report.ok ? "equal" : "NOT EQUAL",
+               steps == 1 ? "" : " that computes with weights as stale, not from training on one,",
                report.max_relative_error,
                report.worst_tensor.empty() ? "" : fmt::format(" ({})", report.worst_tensor));
   }
@@ -188,7 +199,8 @@ Result<int> run_here(const LoadedPlan& loaded,
     return report->ok ? 0 : 1;
   }
   SHARDPLAN_ASSIGN_OR_RETURN(Predicted predicted, predict(loaded, options.times));
-  const Outcome outcome{std::move(*report), std::move(predicted)};
+  const std::int64_t steps = loaded.plan.pipeline ? loaded.plan.pipeline->steps : 1;
+  const Outcome outcome{std::move(*report), std::move(predicted), steps};
   if (session.json) {
     print_json(to_object(outcome, options));
   } else {

@@ -245,7 +245,10 @@ Result<LoadedPlan> load_plan(const std::string& path, const LoadPlanOptions& opt
     SHARDPLAN_ASSIGN_OR_RETURN(
         loaded.pipeline,
         lower::lower_pipeline(
-            loaded.step, loaded.plan, price_of, {.keep_gradients = options.keep_gradients}));
+            loaded.step,
+            loaded.plan,
+            price_of,
+            {.keep_gradients = options.keep_gradients && loaded.plan.pipeline->steps == 1}));
     return loaded;
   }
   SHARDPLAN_ASSIGN_OR_RETURN(loaded.program,

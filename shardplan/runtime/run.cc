@@ -154,7 +154,8 @@ class RankRun {
       }
       const Clock::time_point start = Clock::now();
       SHARDPLAN_ASSIGN_OR_RETURN(const double loss, trainer_.run_step(inputs_.source()));
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count() /
+                        static_cast<double>(trainer_.steps_a_run()));
       peak = std::max(peak, trainer_.memory().peak());
       report.losses.push_back(loss);
       if (verifier_ != nullptr) {
@@ -162,7 +163,8 @@ class RankRun {
       }
     }
     report.measured_step_seconds = median_after_first(seconds);
-    const double counted = std::max(1, options_.steps - 1);
+    const double counted =
+        std::max(1, options_.steps - 1) * static_cast<double>(trainer_.steps_a_run());
     for (const auto& [name, total] : trainer_.seconds_by_name()) {
       report.seconds_by_name[name] = total / counted;
     }
@@ -190,12 +192,14 @@ Status train_and_compare(const ir::Graph& step,
                          const RunOptions& options,
                          const Control& control,
                          const Heartbeat& heartbeat,
+                         const lower::PipelineProgram* without_flush,
                          Trainer& trainer,
                          RunReport& report) {
   std::unique_ptr<Verifier> verifier;
   if (options.verify) {
     SHARDPLAN_ASSIGN_OR_RETURN(
-        verifier, Verifier::create(step, plan, trainer.rank(), options.seed, heartbeat));
+        verifier,
+        Verifier::create(step, plan, trainer.rank(), options.seed, heartbeat, without_flush));
   }
   heartbeat(true);  // in the barrier before the first step
   SHARDPLAN_RETURN_IF_ERROR(RankRun(step, options, control, trainer, verifier.get()).run(report));
@@ -230,6 +234,7 @@ Result<RunReport> run_ranks(const ir::Graph& step,
                             const plan::Plan& plan,
                             std::int64_t ranks,
                             const MakeTrainer& make,
+                            const lower::PipelineProgram* without_flush,
                             const RankInfo& rank,
                             const RunOptions& options,
                             const Control& control) {
@@ -268,7 +273,8 @@ Result<RunReport> run_ranks(const ir::Graph& step,
   Trainer& trainer = **made;
   RunReport report;
   try {
-    const Status done = train_and_compare(step, plan, options, control, heartbeat, trainer, report);
+    const Status done =
+        train_and_compare(step, plan, options, control, heartbeat, without_flush, trainer, report);
     if (!done) {
       return trainer.lost_a_peer() ? blame_a_peer(done.error(), kLetLauncherEndUs) : done.error();
     }
@@ -295,7 +301,7 @@ Result<RunReport> run_rank(const ir::Graph& step,
         Executor::create({step, program, rank.rank, options.seed, groups, heartbeat}));
     return std::unique_ptr<Trainer>(std::move(made));
   };
-  return run_ranks(step, plan, program.mesh.size(), make, rank, options, control);
+  return run_ranks(step, plan, program.mesh.size(), make, nullptr, rank, options, control);
 }
 
 Result<RunReport> run_rank(const ir::Graph& step,
@@ -307,7 +313,9 @@ Result<RunReport> run_rank(const ir::Graph& step,
   const MakeTrainer make = [&](GroupSource* groups, const Heartbeat& heartbeat) {
     return PipelineTrainer::create({program, rank.rank, options.seed, groups, heartbeat});
   };
-  return run_ranks(step, plan, program.ranks(), make, rank, options, control);
+  const lower::PipelineProgram* const without_flush =
+      program.schedule.synchronous ? nullptr : &program;
+  return run_ranks(step, plan, program.ranks(), make, without_flush, rank, options, control);
 }
 
 }  // namespace shardplan::runtime

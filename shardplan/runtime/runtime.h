@@ -14,7 +14,7 @@
 namespace shardplan::runtime {
 
 struct RunOptions {
-  int steps = 3;
+  int steps = 3;  ///< without a flush: runs of as many steps as the plan's pipeline says
   bool verify = false;
   std::uint64_t seed = 0;  ///< of weights without data, inputs, and dropout
   int threads_per_rank = 1;
@@ -26,12 +26,12 @@ struct RunReport {
   bool ok = true;                 ///< verify: everything within tolerance
   double max_relative_error = 0;  ///< largest |difference| / largest magnitude of the tensor
   std::string worst_tensor{};     ///< "gradient of transformer.h.3.attn.c_attn.weight, step 2"
-  std::vector<double> losses{};   ///< by step
+  std::vector<double> losses{};   ///< by step; without a flush: means over the steps of a run
   std::vector<double> reference_losses{};  ///< by step, one device
   std::vector<Bytes> measured_peak_bytes{};
   Seconds measured_step_seconds = 0;  ///< median over steps after the first (over all if one)
   std::vector<Seconds> measured_rank_seconds{};  ///< the same, of each rank
-  std::vector<Seconds> step_seconds{};           ///< of every step, on this rank
+  std::vector<Seconds> step_seconds{};  ///< of every step, on this rank (of a run: the mean)
   /// Seconds a step of this rank by what it did: name of the op or collective, "free" and "write".
   /// The mean over steps after the first (over all if one).
   std::map<std::string, Seconds> seconds_by_name{};

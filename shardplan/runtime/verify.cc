@@ -120,8 +120,10 @@ Result<std::unique_ptr<Verifier>> Verifier::create(const ir::Graph& step,
                                                    const plan::Plan& plan,
                                                    std::int64_t rank,
                                                    std::uint64_t seed,
-                                                   const Heartbeat& heartbeat) {
+                                                   const Heartbeat& heartbeat,
+                                                   const lower::PipelineProgram* without_flush) {
   std::unique_ptr<Verifier> made(new Verifier(step));
+  made->without_flush_ = without_flush;
   made->heartbeat_ = heartbeat;
   made->adopt_gradients_ = tolerance(step) > kIndependent;
   if (rank != 0) {
@@ -132,7 +134,8 @@ Result<std::unique_ptr<Verifier>> Verifier::create(const ir::Graph& step,
   };
   SHARDPLAN_ASSIGN_OR_RETURN(
       lower::Program program,
-      lower::lower(step, one_device_plan(step, plan), free, {.keep_gradients = true}));
+      lower::lower(
+          step, one_device_plan(step, plan), free, {.keep_gradients = without_flush == nullptr}));
   made->program_ = std::make_unique<lower::Program>(std::move(program));
   SHARDPLAN_ASSIGN_OR_RETURN(
       made->reference_, Executor::create({step, *made->program_, 0, seed, nullptr, heartbeat}));
@@ -207,18 +210,95 @@ void Verifier::compare_tensor(const Trainer& run,
       here.copy_(received);
     }
   }
-  note(relative(difference, magnitude), name);
+  if (!name.empty()) {
+    note(relative(difference, magnitude), name);
+  }
+}
+
+/// `adopt`: the reference takes the run's over, and differences are not judged.
+void Verifier::compare_residents(const Trainer& run, bool adopt) {
+  double parameter_floor = 0;
+  for (const LocatedPart& parameter : run.residents()) {
+    if (!is_compared(parameter.value)) {
+      continue;
+    }
+    const at::Tensor truth =
+        reference_ == nullptr ? at::Tensor() : reference_->resident(parameter.value).tensor;
+    if (reference_ != nullptr && is_parameter(parameter.value)) {
+      parameter_floor = std::max(parameter_floor, kNoise * largest_magnitude(truth));
+    }
+    const std::string name = (is_parameter(parameter.value) ? "parameter " : "buffer ") +
+                             step_.value(parameter.value).name;
+    compare_tensor(run, parameter, truth, parameter_floor, adopt, adopt ? std::string() : name);
+  }
+}
+
+Result<double> Verifier::run_delayed(const InputSource& inputs) {
+  const lower::PipelineProgram& program = *without_flush_;
+  std::map<ir::ValueId, int> stage_of;
+  for (std::size_t s = 0; s < program.stages.size(); ++s) {
+    for (std::size_t v = 0; v < program.stages[s].graph.values().size(); ++v) {
+      if (program.stages[s].graph.values()[v].kind == ir::ValueKind::kParameter) {
+        stage_of[program.stages[s].value_of[v]] = static_cast<int>(s);
+      }
+    }
+  }
+  std::map<std::pair<int, std::int64_t>, std::int64_t> version_of;  // by stage and microbatch
+  for (const std::vector<lower::Task>& tasks : program.schedule.tasks) {
+    for (const lower::Task& task : tasks) {
+      if (task.work == lower::Work::kForward) {
+        version_of[{task.stage, task.microbatch}] = task.weight_version;
+      }
+    }
+  }
+  std::map<std::int64_t, std::map<ir::ValueId, at::Tensor>> history;  // by updates since the start
+  const auto remember = [&](std::int64_t version) {
+    for (const auto& [weight, stage] : stage_of) {
+      history[version][weight] = reference_->resident(weight).tensor.clone();
+    }
+  };
+  remember(0);
+  double sum = 0;
+  const std::int64_t steps = program.schedule.microbatches / step_.microbatches;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const std::int64_t first = step * step_.microbatches;
+    for (const auto& [weight, stage] : stage_of) {
+      reference_->set_resident(weight, history.at(version_of.at({stage, first})).at(weight));
+    }
+    SHARDPLAN_ASSIGN_OR_RETURN(
+        const double loss,
+        reference_->run_microbatches([&](ir::ValueId input, std::int64_t microbatch) {
+          return inputs(input, first + microbatch);
+        }));
+    for (const auto& [weight, stage] : stage_of) {
+      reference_->set_resident(weight, history.at(step).at(weight));
+    }
+    SHARDPLAN_RETURN_IF_ERROR(reference_->run_update());
+    remember(step + 1);
+    // No pass is further behind than there are stages.
+    history.erase(step + 1 - static_cast<std::int64_t>(program.stages.size()));
+    sum += loss;
+  }
+  return sum / static_cast<double>(steps);
+}
+
+Status Verifier::compare_delayed(const Trainer& run, double loss, const InputSource& inputs) {
+  if (reference_ != nullptr) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const double reference, run_delayed(inputs));
+    compare_loss(loss, reference);
+  }
+  compare_residents(run, adopt_gradients_);
+  return {};
 }
 
 Status Verifier::compare_step(const Trainer& run, double loss, const InputSource& inputs) {
   const at::NoGradGuard no_grad;
   ++steps_;
   double largest_gradient = 0;
-  double parameter_floor = 0;
   std::map<ir::ValueId, Executor::Part> gradients;
   // Narrow gradients are taken over, so that parameters carry no noise of theirs.
   const double gradient_noise = adopt_gradients_ ? kNarrowSums : kSums;
-  if (reference_ != nullptr) {
+  if (reference_ != nullptr && without_flush_ == nullptr) {
     SHARDPLAN_ASSIGN_OR_RETURN(const double reference, reference_->run_microbatches(inputs));
     compare_loss(loss, reference);
     gradients = reference_->gradients_before_update();
@@ -227,6 +307,9 @@ Status Verifier::compare_step(const Trainer& run, double loss, const InputSource
     }
   }
   try {
+    if (without_flush_ != nullptr) {
+      return compare_delayed(run, loss, inputs);
+    }
     for (const LocatedPart& gradient : run.trained_gradients()) {
       const ir::ValueId parameter = gradient.value;
       const at::Tensor truth =
@@ -243,23 +326,7 @@ Status Verifier::compare_step(const Trainer& run, double loss, const InputSource
     if (reference_ != nullptr) {
       SHARDPLAN_RETURN_IF_ERROR(reference_->run_update());
     }
-    for (const LocatedPart& parameter : run.residents()) {
-      if (!is_compared(parameter.value)) {
-        continue;
-      }
-      const at::Tensor truth =
-          reference_ == nullptr ? at::Tensor() : reference_->resident(parameter.value).tensor;
-      if (reference_ != nullptr && is_parameter(parameter.value)) {
-        parameter_floor = std::max(parameter_floor, kNoise * largest_magnitude(truth));
-      }
-      compare_tensor(run,
-                     parameter,
-                     truth,
-                     parameter_floor,
-                     /*adopt=*/false,
-                     (is_parameter(parameter.value) ? "parameter " : "buffer ") +
-                         step_.value(parameter.value).name);
-    }
+    compare_residents(run, /*adopt=*/false);
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {

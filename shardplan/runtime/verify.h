@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shardplan/lower/pipeline.h"
 #include "shardplan/plan/plan.h"
 #include "shardplan/runtime/executor.h"
 
@@ -33,14 +34,22 @@ struct Difference {
 /// all are measured against that instead; gradients below 1e-4 of the largest gradient, narrower
 /// ones than fp64 below 1e-2: they may be rounding noise around zero, such as the gradient of a
 /// bias in front of a softmax or a normalisation. Those below 1e-6 are taken over, too.
+///
+/// Without a flush the reference is one device that computes every step with the weights which the
+/// schedule's passes have by then, stage by stage. Losses are compared, and in fp64 parameters and
+/// running statistics after each run of steps; in narrower precisions the reference takes them over
+/// (see above; there are no gradients between the steps of a run to take over instead).
 class Verifier {
  public:
   /// On rank 0, sets up the reference; cheap on the others.
-  static Result<std::unique_ptr<Verifier>> create(const ir::Graph& step,
-                                                  const plan::Plan& plan,
-                                                  std::int64_t rank,
-                                                  std::uint64_t seed,
-                                                  const Heartbeat& heartbeat);
+  /// `without_flush`: of an asynchronous schedule; outlives the verifier.
+  static Result<std::unique_ptr<Verifier>> create(
+      const ir::Graph& step,
+      const plan::Plan& plan,
+      std::int64_t rank,
+      std::uint64_t seed,
+      const Heartbeat& heartbeat,
+      const lower::PipelineProgram* without_flush = nullptr);
 
   /// Runs the reference's step (on rank 0) and compares. All ranks call after each of their steps.
   /// Throws PeerLost.
@@ -55,7 +64,12 @@ class Verifier {
   [[nodiscard]] bool is_parameter(ir::ValueId value) const;
   /// Parameters, and buffers that a step writes (running statistics).
   [[nodiscard]] bool is_compared(ir::ValueId value) const;
+  /// The reference's steps of one run without a flush; their mean loss.
+  Result<double> run_delayed(const InputSource& inputs);
+  Status compare_delayed(const Trainer& run, double loss, const InputSource& inputs);
+  void compare_residents(const Trainer& run, bool adopt);
   void compare_loss(double loss, double reference);
+  /// An empty name: the difference is not judged.
   void compare_tensor(const Trainer& run,
                       const LocatedPart& located,
                       const at::Tensor& reference,
@@ -70,6 +84,7 @@ class Verifier {
   std::unique_ptr<Executor> reference_{};
   std::vector<double> losses_{};
   bool adopt_gradients_ = false;
+  const lower::PipelineProgram* without_flush_ = nullptr;
   Difference worst_{};
   std::int64_t steps_ = 0;
 };

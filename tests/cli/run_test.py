@@ -63,6 +63,30 @@ class RunTest(CommandLineTest):
                 ):
                     self.assertAlmostEqual(measured / predicted, 1, delta=0.01)
 
+    def test_steps_without_a_flush(self):
+        mlp = "mlp:layers=4,hidden=128,batch=64"
+        for planner, microbatches in (("pipedream", 1), ("pipedream_2bw", 4)):
+            with self.subTest(planner=planner):
+                words = ("--cluster", "local:2", "--microbatches", microbatches)
+                planned = self.succeed_json(
+                    "plan", mlp, *words, "--precision", "fp64", "--planner", planner, "-o", "plan.json"
+                )
+                self.assertIs(planned["stale_weights"], True)
+                report = self.succeed_json("run", "plan.json", "--verify", "--steps", "2")
+                self.assertIs(report["ok"], True)
+                self.assertLess(report["max_relative_error"], 1e-9)
+                self.assertGreater(report["steps_a_run"], 1)
+                self.assertEqual(len(report["losses"]), 2)
+                # Of one step, though a run has many.
+                self.assertLess(report["measured_step_seconds"] * report["steps_a_run"], 60)
+                for predicted, measured in zip(
+                    report["predicted_peak_bytes"], report["measured_peak_bytes"]
+                ):
+                    self.assertAlmostEqual(measured / predicted, 1, delta=0.01)
+                text = self.succeed("run", "plan.json", "--verify", "--steps", "1")
+                for words in ("stale weights", "not from training on one"):
+                    self.assertIn(words, text)
+
     def test_one_rank_needs_no_launcher(self):
         self.make_plan("plan.json", MLP, "local:1")
         report = self.succeed_json("run", "plan.json", "--verify", "--steps", "1")

@@ -299,6 +299,49 @@ TEST_P(Asynchronous, EqualsASequentialProgramWithItsDelays) {
   }
 }
 
+/// `run --verify` without a flush: equal to one device that is as stale, and not to one that is
+/// not.
+TEST_P(Asynchronous, VerifiersKnowTheDelays) {
+  const Case& c = GetParam();
+  constexpr std::int64_t kSteps = 6;
+  const Result<Made> made = make(c, kSteps, /*keep_gradients=*/false);
+  ASSERT_TRUE(made.has_value()) << made.error().text();
+  const auto& [step, cluster, plan, program] = *made;
+  const std::vector<std::int64_t> bounds = lookup_bounds(step);
+  for (const bool delayed : {true, false}) {
+    Difference worst;
+    run_ranks(c.ranks, [&](std::int64_t rank, GroupSource& groups) {
+      lower::PipelineProgram other = program;
+      for (std::vector<lower::Task>& tasks : other.schedule.tasks) {
+        for (lower::Task& task : tasks) {
+          task.weight_version = task.microbatch / step.microbatches;  // never stale
+        }
+      }
+      const auto run = PipelineTrainer::create({program, rank, 1, &groups, {}}).value();
+      const auto verifier =
+          Verifier::create(step, plan, rank, 1, {}, delayed ? &program : &other).value();
+      for (std::int64_t i = 0; i < 2; ++i) {
+        const InputSource inputs = [&](ir::ValueId value, std::int64_t microbatch) {
+          return random_input(
+              step, value, bounds[value.index()], 1, i * kSteps * c.microbatches + microbatch, 0);
+        };
+        const Result<double> loss = run->run_step(inputs);
+        ASSERT_TRUE(loss.has_value()) << loss.error().text();
+        ASSERT_TRUE(verifier->compare_step(*run, *loss, inputs).has_value());
+      }
+      if (rank == 0) {
+        worst = verifier->worst();
+        EXPECT_EQ(verifier->reference_losses().size(), 2U);
+      }
+    });
+    if (delayed) {
+      EXPECT_LT(worst.relative, tolerance(step)) << worst.where;
+    } else {
+      EXPECT_GT(worst.relative, 1e3 * tolerance(step));
+    }
+  }
+}
+
 constexpr const char* kMlp = "mlp:layers=4,hidden=16,batch=24";
 constexpr const char* kLlama =
     "llama:layers=3,hidden=16,heads=2,kv_heads=1,ffn=32,seq=8,batch=8,vocab=32";
