@@ -65,8 +65,16 @@ class AcrossPlans(CheckpointTest):
         load = ["--load", self.folder / "two"]
         one = self.ranks(1, "gpt2_dropout", "map", 2, 4, *load, *words)
         four = self.ranks(4, "gpt2_dropout", "dapple", 2, 4, *load, *words)
-        for got, want in zip([*one, *four], [*whole[2:], *whole[2:]], strict=True):
+        copies = self.ranks(2, "gpt2_dropout", "chimera", 2, 4, *load, *words)
+        for got, want in zip([*one, *four, *copies], [*whole[2:]] * 3, strict=True):
             self.assertLess(abs(got - want), 1e-12 * abs(want))
+
+    def test_copies_of_weights_are_saved_once(self):
+        words = ["--microbatches", 2]
+        whole = self.ranks(1, "gpt2_dropout", "map", 0, 3, *words)
+        self.ranks(2, "gpt2_dropout", "chimera", 0, 2, "--save", self.folder / "two", *words)
+        one = self.ranks(1, "gpt2_dropout", "map", 2, 3, "--load", self.folder / "two", *words)
+        self.assertLess(abs(one[0] - whole[2]), 1e-12 * abs(whole[2]))
 
     def test_pipeline_with_tied_weights_in_bf16_goes_on_exactly(self):
         words = ["--microbatches", 2, "--precision", "bf16"]
