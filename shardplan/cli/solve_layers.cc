@@ -159,6 +159,7 @@ nlohmann::ordered_json result_json(const LayerGraph& graph,
   object["seconds"] = seconds;
   object["stopped_by"] = limit_name(result.limit);
   object["explanation"] = result.explanation;
+  object["cannot"] = planner.cannot;
   object["schedule"] = result.best.schedule;
   object["pipelines"] = result.best.pipelines;
   object["microbatches"] = result.best.microbatches;
@@ -229,6 +230,10 @@ void print_summary(const LayerGraph& graph,
   if (std::isfinite(result.lower_bound)) {
     fmt::print("proof     nothing below {:.10g} {}\n", result.lower_bound, graph.time_unit);
   }
+  if (!result.explanation.empty()) {
+    fmt::print("note      {}\n", result.explanation);
+  }
+  fmt::print("method    does not handle {}\n", planner.cannot);
   TextTable table({"stage", "layers", "replicas x degree", "choices", "time", "memory"});
   add_rows(graph, result.best.stages, "", table);
   fmt::print("{}", table.text());
@@ -239,14 +244,14 @@ void print_summary(const LayerGraph& graph,
 void add_layer_options(CLI::App& app, LayerSolveOptions& options) {
   app.add_option("--planner", options.planner, "of a layer graph: who plans (shardplan planners)");
   app.add_option("--devices", options.devices, "of a layer graph; default: the file's")
-      ->check(CLI::PositiveNumber);
+      ->check(number_at_least(1));
   app.add_option("--cpus", options.cpus, "that a placement may use; default: the file's")
-      ->check(CLI::PositiveNumber);
+      ->check(number_at_least(1));
   app.add_option("--bandwidth",
                  options.bandwidth,
                  "of a device in bytes a second, such as 25GiB; default: the file's");
   app.add_option("--microbatches", options.microbatches, "in a batch; default: the file's")
-      ->check(CLI::PositiveNumber);
+      ->check(number_at_least(1));
   app.add_option("--hierarchy",
                  options.hierarchy,
                  "machines of each level, from the devices of a server up: 4x4");

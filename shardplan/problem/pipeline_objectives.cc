@@ -149,7 +149,9 @@ class PipedreamLevel {
       weights += choice.parameter_bytes;
       stashed += choice.parameter_bytes + choice.in_flight_bytes;
     }
-    const double versions = std::ceil(static_cast<double>(machines_.hierarchy[level] - used) / m);
+    // The last stage stashes nothing, but holds the weights and the microbatch that it works on.
+    const double versions =
+        std::max(1.0, std::ceil(static_cast<double>(machines_.hierarchy[level] - used) / m));
     if (machines_.memory_bytes > 0 && versions * stashed > machines_.memory_bytes * (1 + kSlack)) {
       return broken(fmt::format("{} bytes are stashed on a device that has {}",
                                 versions * stashed,

@@ -77,6 +77,20 @@ class LayersTest(CommandLineTest):
         self.reject([*piper, "--hierarchy", "2x2", "--bandwidths", "1e9"], 2, "1 bandwidths for 2")
         self.reject([*piper, "--case", "0"], 2, "no cases")
         self.reject([*solve, "--planner", "gpipe", "--devices", "7"], 2, "6 layers", "7 devices")
+        self.reject([*piper, "--microbatches", "0"], 2, "--microbatches")
+        self.reject([*piper, "--hierarchy", "2x2", "--bandwidths", "1e9,0"], 2, "--bandwidths", "'0'")
+        for planner in self.succeed_json("planners"):
+            if planner["takes"] != "layer graph":
+                continue
+            words = [*solve, "--planner", planner["name"], "--devices", "2", "--microbatches", "8"]
+            words += ["--time-limit", "2", "--bandwidth", "1e9", "--memory", "1KB"]
+            done = self.run_program(*words)
+            if "memory" in planner["cannot"]:
+                self.assertIn("does not handle", done.stdout)
+                continue
+            self.assertEqual(done.returncode, 1, planner["name"])
+            self.assertIn(f"{planner['name']} found no plan: ", done.stderr)
+            self.assertEqual(done.stderr.count(planner["name"]), 1)
         name = self.write({"nodes": [{"cost": [1]}], "edges": []})
         self.reject(["solve", name, "--planner", "piper"], 2, "strategy graph")
 

@@ -167,7 +167,7 @@ double recurrence(const LayerGraph& graph,
       weights += choice.parameter_bytes;
       bytes += choice.parameter_bytes + choice.in_flight_bytes;
     }
-    const double stash = std::ceil(static_cast<double>(all - used) / m) * bytes;
+    const double stash = std::max(1.0, std::ceil(static_cast<double>(all - used) / m)) * bytes;
     const bool fits = machines.memory_bytes <= 0 || stash <= machines.memory_bytes;
     if (!fits || (straight && replicas > 1)) {
       return kInfinity;

@@ -11,7 +11,8 @@
 // What the published code does, and so does this: the time of synchronisation is divided by the
 // machines of the lower levels only where one stage takes all; the stash of that case is
 // ceil((M - m)/m), of a last stage ceil((M - m)/m'), where m are all machines used so far.
-// Deviations: what a cut sends is what later layers read (the published code also counts a layer
+// Deviations: at least one copy of weights and activations must fit, also where nothing is stashed;
+// what a cut sends is what later layers read (the published code also counts a layer
 // whose readers are all inside, where they branch), and on a lower level a split must lie inside
 // its stage (the published code subtracts sums of states of which none is a part of the other).
 //
@@ -170,6 +171,7 @@ class Level {
       stage.inner.push_back(lower_->data_parallel(time));
     }
     time = (time + sync(0, states_.last(), machines_) / within_) / machines_;
+    stage.memory_bytes = stash(0, states_.last(), machines_, machines_);
     stage.layers = states_.layers(0, states_.last());
     stage.replicas = machines_;
     stage.degree = within_;
@@ -228,7 +230,8 @@ class Level {
     return bytes / bandwidth_ * rules_.units_per_second;
   }
   [[nodiscard]] double stash(int i, int j, int used, int replicas) const {
-    const double copies = std::ceil(static_cast<double>(machines_ - used) / replicas);
+    const double copies =
+        std::max(1.0, std::ceil(static_cast<double>(machines_ - used) / replicas));
     return copies * (states_.in_flight_bytes(j) - states_.in_flight_bytes(i) +
                      states_.parameter_bytes(j) - states_.parameter_bytes(i));
   }
@@ -346,7 +349,7 @@ Result<std::vector<Level>> make_levels(const CutStates& states,
 
 std::string why_none(const problem::LayerMachines& machines, const Rules& rules) {
   return fmt::format(
-      "pipedream found no stages for {} devices{}",
+      "no stages for {} devices{}",
       machines.devices,
       rules.memory_bytes > 0
           ? fmt::format(" of {:.6g} bytes: the weights and activations of every version that "
@@ -457,6 +460,9 @@ Result<LayerPlanResult> solve(const LayerRequest& request) {
   result.limit = search_limit(budget.limit());
   if (result.limit != SearchLimit::kNone && result.best.stages.empty() && !rules.straight) {
     result.best.stages = {top.data_parallel(result.objective)};
+    if (rules.memory_bytes > 0 && result.best.stages.front().memory_bytes > rules.memory_bytes) {
+      result.best.stages.clear();
+    }
   }
   if (result.best.stages.empty()) {
     const bool stopped = result.limit != SearchLimit::kNone;

@@ -29,8 +29,11 @@ bool PipedreamTargets::reaches(const Reach& reach, int machines) {
 PipedreamTargets::Need PipedreamTargets::need(int from, int to, double target, int most) const {
   Need need;
   need.versions = costs_.versions(from, to);
-  need.single = costs_.time(from, to, 1) <= target;
   need.replicas = none();
+  if (need.versions < 1) {
+    return need;
+  }
+  need.single = costs_.time(from, to, 1) <= target;
   if (!costs_.replicas || most < 2 || costs_.time(from, to, most) > target) {
     return need;
   }

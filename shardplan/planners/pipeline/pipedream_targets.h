@@ -29,7 +29,7 @@ class PipedreamTargets {
     std::vector<double> single{};
     std::vector<double> synchronisation{};
     /// How many versions of it a machine holds; a stage of m' machines after u others has
-    /// ceil((M - u - m') / m').
+    /// ceil((M - u - m') / m'), and at least 1.
     std::function<double(int from, int to)> versions{};
   };
   struct Stage {

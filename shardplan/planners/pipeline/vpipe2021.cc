@@ -81,7 +81,7 @@ class Vpipe {
     if (cost.first > 0) {
       result.status = SearchStatus::kNoPlanFound;
       result.explanation = fmt::format(
-          "vpipe found no stages that fit {:.6g} bytes a device, with everything swapped or "
+          "no stages fit {:.6g} bytes a device, with everything swapped or "
           "recomputed; the closest are {:.6g} bytes beyond",
           request_.machines.memory_bytes,
           cost.first);
