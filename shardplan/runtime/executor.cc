@@ -53,6 +53,7 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   }
   try {
     self.fill_residents();
+    self.find_views_of_residents();
   } catch (const std::exception& error) {
     return Error{ErrorCode::kRuntime,
                  std::string("weights cannot be set up: ") + error.what(),
@@ -236,7 +237,7 @@ void Executor::fill_inputs(const InputSource& inputs) {
     if (step_.value(resident.global).kind != ir::ValueKind::kInput) {
       continue;
     }
-    tensor(resident.local).reset();
+    drop(resident.local);
     const at::Tensor full = inputs(resident.global, microbatch_number_);
     const MemoryScope scope(memory_);
     tensor(resident.local) =
@@ -467,10 +468,31 @@ Status Executor::run_part(const InputSource& inputs,
     bring_back(microbatch);
   }
   const MemoryScope scope(memory_);
+  SHARDPLAN_RETURN_IF_ERROR(renew_views(begin));
   SHARDPLAN_RETURN_IF_ERROR(
       run_section({program_.microbatch, microbatch_, times_.microbatch}, begin, end));
   if (keeps) {
     keep(microbatch);
+  }
+  return {};
+}
+
+void Executor::find_views_of_residents() {
+  for (std::size_t i = 0; i < program_.microbatch.size(); ++i) {
+    const Step& step = program_.microbatch[i];
+    if (step.kind == StepKind::kCompute && ops::get(step_.op(step.op).name).view &&
+        resident_root_[program_.root(step.outputs[0]).index()]) {
+      resident_views_.push_back(i);
+    }
+  }
+}
+
+Status Executor::renew_views(std::size_t end) {
+  for (const std::size_t view : resident_views_) {
+    if (view < end) {
+      SHARDPLAN_RETURN_IF_ERROR(
+          run_section({program_.microbatch, microbatch_, times_.microbatch}, view, view + 1));
+    }
   }
   return {};
 }

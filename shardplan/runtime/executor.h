@@ -143,6 +143,10 @@ class Executor final : public Trainer {
                   std::size_t end,
                   bool kept,
                   bool keeps);
+  void find_views_of_residents();
+  /// Makes those again that steps before `end` have made: since then residents have got the content
+  /// of another microbatch (inputs) or version (weights).
+  Status renew_views(std::size_t end);
   [[nodiscard]] std::vector<lower::LocalId> written_weights() const;
   void keep(std::int64_t microbatch);
   void bring_back(std::int64_t microbatch);
@@ -185,7 +189,8 @@ class Executor final : public Trainer {
   Times times_{};  ///< of every instruction, summed over all calls since the last reset
   std::size_t backward_begin_ = 0;
   std::size_t weights_begin_ = 0;
-  std::vector<bool> resident_root_{};                          ///< by local
+  std::vector<std::size_t> resident_views_{};  ///< steps of Program::microbatch that make them
+  std::vector<bool> resident_root_{};          ///< by local
   std::map<std::int64_t, std::vector<at::Tensor>> stashed_{};  ///< by version: written weights
   std::int64_t random_step_ = -1;                              ///< -1: steps_done_
   std::map<std::int64_t, std::vector<at::Tensor>> kept_{};     ///< by microbatch in flight

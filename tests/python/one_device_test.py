@@ -109,6 +109,20 @@ class OneDevice(unittest.TestCase):
         self.assertIn("planner map", plan.explain())
         self.assertIn('"planner"', plan.to_json())
 
+    def test_plan_of_a_pipeline_without_running(self):
+        plan = shardplan.plan(
+            "gpt:layers=2,hidden=64,heads=4,seq=32,batch=8",
+            cluster="local:2",
+            planner="gpipe",
+            microbatches=4,
+        )
+        self.assertEqual((plan.world_size, plan.schedule, plan.mesh), (2, "gpipe", {}))
+        text = plan.explain()
+        for words in ("planner gpipe, 2 stages, gpipe", "stage 0, mesh one device", "stage 1, mesh"):
+            self.assertIn(words, text)
+        self.assertIn("schedule='gpipe'", repr(plan))
+        self.assertIn('"pipeline"', plan.to_json())
+
     def test_plan_of_a_file_that_leaves_dimensions_open(self):
         fixtures = pathlib.Path(__file__).resolve().parents[1] / "frontends/fixtures"
         archive = str(fixtures / "gpt2_dynamic.pt2")

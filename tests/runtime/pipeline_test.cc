@@ -18,7 +18,9 @@
 #include "shardplan/runtime/initial.h"
 #include "shardplan/runtime/verify.h"
 #include "shardplan/sim/pipeline.h"
+#include "tests/convolutional_testing.h"
 #include "tests/normalised_testing.h"
+#include "tests/viewed_testing.h"
 
 namespace shardplan::runtime {
 namespace {
@@ -82,9 +84,11 @@ Result<Made> make(const Case& c, std::int64_t steps, bool keep_gradients) {
   if (c.model == "normalised") {  // Adam divides gradients by their own size
     recipe.optimizer = training::default_optimizer(training::OptimizerKind::kSgd);
   }
-  SHARDPLAN_ASSIGN_OR_RETURN(
-      const ir::Graph forward,
-      c.model == "normalised" ? ir::parse(kNormalised) : frontends::zoo_model(c.model));
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
+                             c.model == "normalised"      ? ir::parse(kNormalised)
+                             : c.model == "viewed"        ? ir::parse(kViewed)
+                             : c.model == "convolutional" ? ir::parse(kConvolutional)
+                                                          : frontends::zoo_model(c.model));
   SHARDPLAN_ASSIGN_OR_RETURN(made.step, training::build_training_step(forward, recipe));
   SHARDPLAN_ASSIGN_OR_RETURN(made.cluster,
                              cluster::load_cluster("local:" + std::to_string(c.ranks)));
@@ -371,6 +375,10 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{kGpt, "chimera", 2, 4, 3, 1.0, "megatron", 1, 2},
                                          Case{kGpt, "chimera", 4, 4, 4, 1.0, "dp", 1, 2},
                                          Case{kGpt, "chimera", 4, 4, 8, 0, "dp", 1, 4},
+                                         Case{"convolutional", "gpipe", 2, 2, 2},
+                                         Case{"viewed", "gpipe", 2, 2, 4},
+                                         Case{"viewed", "1f1b", 2, 4, 4},
+                                         Case{"viewed", "zb_v", 2, 2, 4, 0, "dp", 2},
                                          Case{"normalised", "gpipe", 2, 2, 4},
                                          Case{"normalised", "1f1b", 4, 4, 4},
                                          Case{"normalised", "1f1b", 2, 4, 2},
@@ -384,6 +392,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{kMlp, "pipedream", 2, 4, 1},
                                          Case{kMlp, "pipedream_2bw", 2, 2, 2},
                                          Case{kMlp, "pipedream_2bw", 3, 3, 4},
+                                         Case{"viewed", "pipedream", 4, 4, 1},
+                                         Case{"viewed", "pipedream_2bw", 2, 2, 4},
                                          Case{kLlama, "pipedream", 3, 3, 1},
                                          Case{kLlama, "pipedream_2bw", 2, 4, 4}),
                          name_of);
