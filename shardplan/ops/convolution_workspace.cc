@@ -258,11 +258,20 @@ class OneDnn {
     if (half() && strided()) {
       return false;
     }
+    constexpr std::int64_t kWidest = 16;
+    if (!depthwise() && !strided() && width() > kWidest) {
+      return true;
+    }
     return groups() > 1 && !depthwise() && group_block() == 0;
   }
   [[nodiscard]] bool columns_of_weight() const {
     if (depthwise()) {
       return dilated() || !narrow();
+    }
+    constexpr std::int64_t kWidest = 14;
+    const bool by_halves = groups() > 1 ? group_block() < kBlock : in_halves();
+    if (width() > (by_halves ? kWidest - 1 : kWidest)) {
+      return true;
     }
     if (groups() > 1) {
       return dilated() || group_block() < (half() ? kBlock : kBlock / 2);
@@ -271,8 +280,10 @@ class OneDnn {
     if (half() && src().shape[1] < kBlock && !pointwise()) {
       return dst().shape[1] % kBlock != 0 || (dilated() && apart);
     }
-    return dilated() && (apart || in_halves());
+    const bool padded_volume = src().rank() == 5 && !c_.pads_nothing();
+    return (dilated() && (apart || in_halves())) || (padded_volume && in_halves());
   }
+  [[nodiscard]] std::int64_t width() const { return c_.weight.shape.back(); }
   /// Windows of at most three elements a dimension that leave none out.
   [[nodiscard]] bool narrow() const {
     constexpr std::int64_t kWidest = 3;

@@ -214,34 +214,53 @@ Bytes scratch_of_narrow_product(const Product& p) {
   return bytes;
 }
 
+/// The letters of each group, in one order of each.
+struct Letters {
+  std::string batch;
+  std::string m;  ///< of a only
+  std::string n;  ///< of b only
+  std::string contracted;
+};
+
+Bytes copied_in(const OpView& op, const Equation& e, const Letters& l) {
+  const bool direct =
+      e.result == joined(l.batch, l.m, l.n) || e.result == joined(l.batch, l.n, l.m);
+  return (is_strided(e.a, l.batch, l.m, l.contracted) ? 0 : op.inputs[0].bytes()) +
+         (is_strided(e.b, l.batch, l.contracted, l.n) ? 0 : op.inputs[1].bytes()) +
+         (direct ? 0 : op.results[0].bytes());
+}
+
+Product product_in(const OpView& op, const Equation& e, const Letters& l, Bytes copied) {
+  const bool swapped =
+      e.result == joined(l.batch, l.n, l.m) && e.result != joined(l.batch, l.m, l.n);
+  const std::string_view left = swapped ? e.b : e.a;
+  const std::string& rows = swapped ? l.n : l.m;
+  Product out;
+  out.copied = copied;
+  out.rows = size_of(rows, left, op.inputs[swapped ? 1 : 0]);
+  out.columns = size_of(swapped ? l.m : l.n, swapped ? e.a : e.b, op.inputs[swapped ? 0 : 1]);
+  out.inner = size_of(l.contracted, e.a, op.inputs[0]);
+  out.turned =
+      is_strided(left, l.batch, rows, l.contracted) && !rows.empty() && left.back() == rows.back();
+  return out;
+}
+
 /// The order of the letters inside each group that copies least.
 Product product_of(const OpView& op) {
   const Equation e = equation_of(op.attributes);
   Product best;
   for (const std::string_view batch_like : {e.a, e.b, e.result}) {
-    const std::string batch = group_like(batch_like, {e.a, e.b, e.result}, "");
     for (const std::string_view contracted_like : {e.a, e.b}) {
-      const std::string contracted = group_like(contracted_like, {e.a, e.b}, e.result);
       for (const std::string_view a_like : {e.a, e.result}) {
-        const std::string m = group_like(a_like, {e.a}, e.b);
         for (const std::string_view b_like : {e.b, e.result}) {
-          const std::string n = group_like(b_like, {e.b}, e.a);
-          const bool direct = e.result == joined(batch, m, n) || e.result == joined(batch, n, m);
-          const Bytes copied = (is_strided(e.a, batch, m, contracted) ? 0 : op.inputs[0].bytes()) +
-                               (is_strided(e.b, batch, contracted, n) ? 0 : op.inputs[1].bytes()) +
-                               (direct ? 0 : op.results[0].bytes());
-          if (copied >= best.copied) {
-            continue;
+          const Letters letters{group_like(batch_like, {e.a, e.b, e.result}, ""),
+                                group_like(a_like, {e.a}, e.b),
+                                group_like(b_like, {e.b}, e.a),
+                                group_like(contracted_like, {e.a, e.b}, e.result)};
+          const Bytes copied = copied_in(op, e, letters);
+          if (copied < best.copied) {
+            best = product_in(op, e, letters, copied);
           }
-          const bool swapped = e.result == joined(batch, n, m) && e.result != joined(batch, m, n);
-          const std::string_view left = swapped ? e.b : e.a;
-          const std::string& rows = swapped ? n : m;
-          best.copied = copied;
-          best.rows = size_of(rows, left, op.inputs[swapped ? 1 : 0]);
-          best.columns = size_of(swapped ? m : n, swapped ? e.a : e.b, op.inputs[swapped ? 0 : 1]);
-          best.inner = size_of(contracted, e.a, op.inputs[0]);
-          best.turned = is_strided(left, batch, rows, contracted) && !rows.empty() &&
-                        left.back() == rows.back();
         }
       }
     }
