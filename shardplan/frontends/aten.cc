@@ -214,8 +214,18 @@ std::optional<std::vector<ConstTensor>> AtenCall::constants(std::string_view nam
   return out;
 }
 
+bool is_without_elements(const ExportedProgram& program, const std::string& tensor) {
+  const auto found = program.tensors.find(tensor);
+  return found != program.tensors.end() && found->second.problem.empty() &&
+         found->second.type.numel() == 0;
+}
+
 ValueId AtenCall::value_of(const std::string& tensor_name) {
   const auto found = state_.operands.find(tensor_name);
+  if (found == state_.operands.end() && is_without_elements(state_.program, tensor_name)) {
+    unsupported(fmt::format("reads the tensor '{}', which has no elements", tensor_name));
+    return {};
+  }
   if (found == state_.operands.end()) {
     invalid(fmt::format("the tensor '{}' is not defined before this node", tensor_name));
     return {};
@@ -259,7 +269,9 @@ std::vector<ValueId> AtenCall::tensors(std::string_view name) {
       unsupported(fmt::format("has a gap in its argument '{}'", name));
       return values;
     }
-    values.push_back(value_of(tensor));
+    if (!is_without_elements(state_.program, tensor)) {
+      values.push_back(value_of(tensor));
+    }
   }
   return values;
 }

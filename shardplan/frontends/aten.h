@@ -29,6 +29,9 @@ struct ImportState {
   std::vector<ir::Write> writes{};
 };
 
+/// Whether a tensor has a dimension of size 0: models make such ones to join them to others.
+[[nodiscard]] bool is_without_elements(const ExportedProgram& program, const std::string& tensor);
+
 /// One call of an ATen operator while it is being imported: typed access to its named arguments,
 /// and the place for its results. Every getter keeps the first error in the builder and then
 /// returns something harmless, so a mapping checks `ok()` only before it looks into shapes.
@@ -77,6 +80,7 @@ class AtenCall {
   [[nodiscard]] ir::ValueId tensor_as(std::string_view name, ir::DType dtype);
   /// An invalid id when the argument is missing or None.
   [[nodiscard]] ir::ValueId tensor_if_given(std::string_view name);
+  /// All of a list but those without elements, which the graph does not have.
   [[nodiscard]] std::vector<ir::ValueId> tensors(std::string_view name);
   /// The same; an element that is missing or None is an invalid id.
   [[nodiscard]] std::vector<ir::ValueId> tensors_if_given(std::string_view name);

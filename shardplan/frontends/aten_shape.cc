@@ -190,11 +190,13 @@ void map_split(AtenCall& c) {
   for (std::size_t i = 0; i < c.result_count() && c.ok(); ++i) {
     const Shape shape = c.result_type(i).shape;
     const std::int64_t size = c.ours() == "unbind" || dim >= shape.size() ? 1 : shape[dim];
-    if (size < 1 || start + size > type.shape[dim]) {
+    if (size < 0 || start + size > type.shape[dim]) {
       c.invalid("its parts do not fit its operand");
       return;
     }
-    c.result(c.reshape(cut(c, x, dim, start, start + size), shape), i);
+    if (size > 0) {  // a part without elements is left out wherever it is joined
+      c.result(c.reshape(cut(c, x, dim, start, start + size), shape), i);
+    }
     start += size;
   }
 }

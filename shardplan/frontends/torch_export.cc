@@ -226,6 +226,13 @@ class Importer {
         node.target.starts_with("aten.sym_constrain_range")) {
       return {};
     }
+    const auto is_nothing = [&](const std::string& name) {
+      return is_without_elements(program_, name);
+    };
+    if (!node.outputs.empty() &&
+        std::all_of(node.outputs.begin(), node.outputs.end(), is_nothing)) {
+      return {};
+    }
     builder_.set_layer(node.layer);
     AtenCall call(state_, node);
     const auto row = table.find(node.target);
@@ -254,7 +261,8 @@ class Importer {
   /// A mapping may leave out results that models seldom read, such as the statistics of a norm.
   [[nodiscard]] bool has_all_results(const ExportedNode& node) const {
     return std::all_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
-      return !used_.contains(name) || state_.operands.contains(name);
+      return !used_.contains(name) || state_.operands.contains(name) ||
+             is_without_elements(program_, name);
     });
   }
 

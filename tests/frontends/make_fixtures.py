@@ -55,6 +55,19 @@ class Normed(nn.Module):
         return self.block(x).amax(-1).sum()
 
 
+class EmptyRest(nn.Module):
+    """Cuts off and joins again what has no elements, as rotary embeddings of whole heads do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x)
+        first, none = h.split([4, 0], -1)
+        return torch.cat([first.tanh(), none * 2, h[..., 4:]], -1).sum()
+
+
 class InPlace(nn.Module):
     """Writes into tensors, views of them, a buffer and running statistics."""
 
@@ -113,6 +126,7 @@ def main() -> None:
     )
     export(llama, tokens, FIXTURES / "llama.pt2")
     export(Normed(), {"x": torch.randn(5, 3)}, FIXTURES / "batch_norm.pt2")
+    export(EmptyRest(), {"x": torch.randn(5, 3)}, FIXTURES / "empty_rest.pt2")
     shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq", max=8)}
     export(
         gpt2(),
@@ -123,7 +137,8 @@ def main() -> None:
     raw = torch.export.export(InPlace(), (torch.randn(5, 3), target), strict=False)
     torch.export.save(raw, FIXTURES / "in_place.pt2")
     torch.export.save(raw.run_decompositions({}), FIXTURES / "in_place_functional.pt2")
-    packed = ("gpt2", "gpt2_meta", "gpt2_dynamic", "llama", "batch_norm", "in_place", "in_place_functional")
+    packed = (
+        "gpt2", "gpt2_meta", "gpt2_dynamic", "llama", "batch_norm", "empty_rest", "in_place", "in_place_functional")
     for name in packed:
         compress(FIXTURES / f"{name}.pt2")
 

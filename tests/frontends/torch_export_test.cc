@@ -236,6 +236,16 @@ TEST(TorchExport, InPlaceOperatorsGiveTheGraphOfFunctionalOnes) {
   }
 }
 
+/// The graph has no tensors without elements: what joins them joins the others alone.
+TEST(TorchExport, PartsWithoutElementsAreLeftOut) {
+  const Result<ir::Graph> graph = load_model(fixture("empty_rest"));
+  ASSERT_TRUE(graph.has_value()) << graph.error().text();
+  for (const ir::Op& op : graph->ops()) {
+    EXPECT_NE(op.name, "slice");
+    EXPECT_NE(op.name, "concat");
+  }
+}
+
 TEST(TorchExport, NoOperatorIsRefusedForHavingNoRow) {
   const Result<ir::Graph> graph = load_model(fixture("batch_norm"));
   EXPECT_TRUE(graph.has_value()) << graph.error().text();

@@ -23,11 +23,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 from networks import NETWORKS  # noqa: E402
+from others import OTHERS  # noqa: E402
 from tiny import TINY  # noqa: E402
 
 import shardplan  # noqa: E402
 
-ALL = {**TINY, **NETWORKS}
+ALL = {**TINY, **NETWORKS, **OTHERS}
 
 
 def export(name, folder):

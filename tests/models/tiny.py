@@ -112,6 +112,7 @@ TINY = {
     "silu": functional(F.silu),
     "sigmoid": functional(torch.sigmoid),
     "cat": functional(lambda x: torch.cat([x, 2 * x], -1), out=32),
+    "empty_rest": functional(lambda x: torch.cat([x[..., :16].tanh(), x[..., 16:], x.split([0, 16], -1)[0]], -1)),
     "chunk": functional(lambda x: x.chunk(2, -1)[1], out=8),
     "mean": functional(lambda x: x.mean(0, keepdim=True)),
     "einsum": functional(lambda x: torch.einsum("bi,bj->ij", x, x)),
