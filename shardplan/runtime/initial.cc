@@ -75,7 +75,7 @@ at::Tensor from_data(const ir::Value& value) {
       bytes, value.type.shape, at::TensorOptions().dtype(scalar_type(value.type.dtype)));
 }
 
-bool moves_integers_unchanged(std::string_view op) {
+bool moves_numbers_unchanged(std::string_view op) {
   static const std::set<std::string_view> moves{
       "identity", "reshape", "transpose", "broadcast", "slice", "pad", "cast", "concat", "where"};
   return moves.contains(op);
@@ -95,6 +95,8 @@ void bound_by_lookup(const ir::Graph& step, const ir::Op& op, std::vector<std::i
     const ir::ValueId indexed = op.name == "gather" ? op.inputs[0] : op.outputs[0];
     const auto dim = static_cast<std::size_t>(op.attributes.integer("dim"));
     put(1, step.type(indexed).shape[dim]);
+  } else if (op.name == "binary_cross_entropy") {
+    put(1, 1);  // PyTorch refuses targets that are no probabilities
   }
 }
 
@@ -126,7 +128,7 @@ std::vector<std::int64_t> lookup_bounds(const ir::Graph& step) {
   for (std::size_t i = step.ops().size(); i-- > 0;) {
     const ir::Op& op = step.ops()[i];
     bound_by_lookup(step, op, bounds);
-    if (!moves_integers_unchanged(op.name)) {
+    if (!moves_numbers_unchanged(op.name)) {
       continue;
     }
     const std::int64_t bound = bounds[op.outputs[0].index()];
@@ -161,7 +163,9 @@ at::Tensor random_input(const ir::Graph& step,
   for (std::int64_t i = 0; i < numel; ++i) {
     const auto index = static_cast<std::uint64_t>(i);
     if (floating) {
-      drawn.mutable_data_ptr<double>()[i] = stream.normal(index);
+      drawn.mutable_data_ptr<double>()[i] =
+          bound == 0 ? stream.normal(index)
+                     : static_cast<double>(bound) * stream.bits(index) * 0x1p-32;
     } else {
       drawn.mutable_data_ptr<std::int64_t>()[i] =
           static_cast<std::int64_t>(stream.bits(index) % static_cast<std::uint64_t>(bound));

@@ -22,13 +22,13 @@ namespace shardplan::runtime {
                                        std::uint64_t seed);
 
 /// For every value, by id: one more than the largest integer that it may hold without leaving the
-/// table rows or label classes that it looks up, followed through the ops that move integers
-/// unchanged; 0 where it looks nothing up.
+/// table rows or label classes that it looks up, followed through the ops that move numbers
+/// unchanged; 1 for reals of which an operator wants that they are probabilities; 0 for all else.
 [[nodiscard]] std::vector<std::int64_t> lookup_bounds(const ir::Graph& step);
 
-/// Random content of a user input, whole: floating inputs are normal, integers that are looked up
-/// uniform in [0, bound), all others ones (a mask that hides nothing). A function of seed, step,
-/// microbatch and the input's name.
+/// Random content of a user input, whole: inputs with a bound are uniform in [0, bound), other
+/// floating ones normal, other integers ones (a mask
+/// that hides nothing). A function of seed, step, microbatch and the input's name.
 [[nodiscard]] at::Tensor random_input(const ir::Graph& step,
                                       ir::ValueId input,
                                       std::int64_t bound,

@@ -332,6 +332,28 @@ TEST(Executor, RecomputationMovesRunningStatisticsOnce) {
   check_recomputation("normalised");
 }
 
+/// PyTorch's binary cross-entropy refuses targets that are no probabilities.
+TEST(Executor, TargetsOfBinaryCrossEntropyAreProbabilities) {
+  ir::Graph graph;
+  ir::Op op;
+  op.name = "binary_cross_entropy";
+  for (const char* const name : {"x", "target"}) {
+    ir::Value value;
+    value.name = name;
+    value.kind = ir::ValueKind::kInput;
+    value.type = {ir::DType::kFloat32, {64}};
+    op.inputs.push_back(graph.add_value(std::move(value)));
+  }
+  ASSERT_TRUE(ops::append(graph, std::move(op)).has_value());
+  const std::vector<std::int64_t> bounds = lookup_bounds(graph);
+  EXPECT_EQ(bounds[0], 0);
+  ASSERT_EQ(bounds[1], 1);
+  const at::Tensor drawn = random_input(graph, ir::ValueId(1), bounds[1], 0, 0, 0);
+  EXPECT_GE(drawn.min().item<float>(), 0);
+  EXPECT_LE(drawn.max().item<float>(), 1);
+  EXPECT_GT(drawn.max().item<float>(), drawn.min().item<float>());
+}
+
 TEST(Executor, LabelsAndIdsStayWithinTheirTables) {
   const ir::Graph step = step_of("gpt:layers=1,hidden=8,heads=2,seq=8,batch=4,vocab=24",
                                  recipe_of("sgd", training::Precision::kFloat32));
