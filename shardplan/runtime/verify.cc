@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <cmath>
@@ -57,6 +58,12 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
 
 double largest_magnitude(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
+}
+
+/// Takes over the elements that are further apart than two runs may be that go on independently.
+void adopt_distant_elements(const at::Tensor& mine, const at::Tensor& theirs) {
+  const at::Tensor distant = theirs.sub(mine).abs_().gt(mine.abs().mul_(kIndependent));
+  mine.copy_(at::where(distant, theirs, mine));
 }
 
 double relative(double difference, double magnitude) {
@@ -171,7 +178,7 @@ void Verifier::compare_tensor(const Trainer& run,
                               const LocatedPart& located,
                               const at::Tensor& reference,
                               double floor,
-                              bool adopt,
+                              Adopts adopts,
                               const std::string& name) {
   if (heartbeat_) {
     heartbeat_(run.rank() != 0);
@@ -205,9 +212,12 @@ void Verifier::compare_tensor(const Trainer& run,
       received = at::empty(here.sizes(), here.options());
       run.world()->transfer({{rank, received}}, {});
     }
-    difference = std::max(difference, largest_difference(received, here));
-    if (adopt) {
+    const double apart = largest_difference(received, here);
+    difference = std::max(difference, apart);
+    if (adopts == Adopts::kAll) {
       here.copy_(received);
+    } else if (adopts == Adopts::kDistantElements && apart > 0) {
+      adopt_distant_elements(here, received);
     }
   }
   if (!name.empty()) {
@@ -229,7 +239,12 @@ void Verifier::compare_residents(const Trainer& run, bool adopt) {
     }
     const std::string name = (is_parameter(parameter.value) ? "parameter " : "buffer ") +
                              step_.value(parameter.value).name;
-    compare_tensor(run, parameter, truth, parameter_floor, adopt, adopt ? std::string() : name);
+    compare_tensor(run,
+                   parameter,
+                   truth,
+                   parameter_floor,
+                   adopt ? Adopts::kAll : Adopts::kNothing,
+                   adopt ? std::string() : name);
   }
 }
 
@@ -319,7 +334,7 @@ Status Verifier::compare_step(const Trainer& run, double loss, const InputSource
                      gradient,
                      truth,
                      gradient_noise * largest_gradient,
-                     adopt_gradients_ || noise,
+                     adopt_gradients_ || noise ? Adopts::kAll : Adopts::kDistantElements,
                      "gradient of " + step_.value(parameter).name);
     }
     gradients.clear();
