@@ -62,7 +62,7 @@ constexpr auto kTraits = std::to_array<Traits>({
      false,
      false,
      0,
-     "is for the latency of one query of inference, and a training step has none"},
+     "plans queries of inference, and no training steps"},
     {"vpipe", "1f1b", "what it swaps is recomputed"},
 });
 
