@@ -3,8 +3,11 @@
 import json
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -53,12 +56,39 @@ class CommandLineTest(unittest.TestCase):
             self.assertIn(str(part), lines[0])
         return done
 
+    def interrupt(self, *words, after=0.3):
+        """Exit code and standard output of a run that gets SIGINT once it has worked for `after`
+        CPU seconds (and minds the signal), however slow the machine is."""
+        with subprocess.Popen(
+            [PROGRAM, *map(str, words)],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as running:
+            while running.poll() is None and not has_worked(running.pid, after):
+                time.sleep(0.02)
+            running.send_signal(signal.SIGINT)
+            output, _ = running.communicate(timeout=60)
+        return running.returncode, output
+
     def make_plan(self, name="plan.json", model=MLP, cluster="local:2", *words):
         self.succeed("plan", model, "--cluster", cluster, "-o", name, *words)
         return self.folder / name
 
     def files(self):
         return sorted(path.name for path in self.folder.iterdir())
+
+
+def has_worked(pid, seconds):
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        times = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return True
+    caught = int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16)
+    worked = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+    return bool(caught >> (signal.SIGINT - 1) & 1) and worked >= seconds
 
 
 def has_runtime():

@@ -2,12 +2,10 @@
 
 import gzip
 import json
-import signal
-import subprocess
 import time
 import unittest
 
-from program import PROGRAM, CommandLineTest
+from program import CommandLineTest
 
 # Two nodes that want to differ from their neighbour's cheap choice; 5 to 9 bytes.
 PROBLEM = {
@@ -150,14 +148,10 @@ class SolveTest(CommandLineTest):
 
     def test_interrupt_gives_the_best_so_far(self):
         name = self.grid()
-        with subprocess.Popen(
-            [PROGRAM, "solve", name, "--solver", "local", "--case", "0", "--gap", "0", "--json",
-             "--time-limit", "60"],
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) as running:
-            time.sleep(0.5)
-            running.send_signal(signal.SIGINT)
-            output, _ = running.communicate(timeout=30)
+        _, output = self.interrupt(
+            "solve", name, "--solver", "local", "--case", "0", "--gap", "0", "--json",
+            "--time-limit", "60",
+        )
         answer = json.loads(output)
         self.assertEqual(answer["status"], "feasible")
         self.assertIn(answer["stopped_by"], ("interrupted", "none"))

@@ -1,12 +1,9 @@
 """plan over a range of memory limits and over growing numbers of devices."""
 
 import json
-import signal
-import subprocess
-import time
 import unittest
 
-from program import MLP, PROGRAM, CommandLineTest
+from program import MLP, CommandLineTest
 
 # Activations take most of the memory, so that tight limits need recomputation.
 GPT = "gpt:layers=3,hidden=64,heads=4,seq=128,batch=16,vocab=128"
@@ -57,19 +54,11 @@ class MemorySweepTest(CommandLineTest):
 
     def test_interrupt_keeps_the_best_so_far(self):
         words = ["plan", "gpt2-small", "--cluster", "8xA100-80GB", "--json"]
-        search = subprocess.Popen(
-            [PROGRAM, *words, "--memory", "600MiB:3GiB:100MiB"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        time.sleep(1.5)
-        search.send_signal(signal.SIGINT)
-        output, _ = search.communicate(timeout=30)
+        code, output = self.interrupt(*words, "--memory", "600MiB:3GiB:100MiB", after=0.7)
         swept = json.loads(output)
         self.assertEqual(len(swept["plans"]), 25)
         fitting = [plan for plan in swept["plans"] if plan["status"] in ("feasible", "optimal")]
-        self.assertEqual(search.returncode, 0 if fitting else 1)
+        self.assertEqual(code, 0 if fitting else 1)
         for plan in fitting:
             self.assertLessEqual(plan["peak_bytes"], plan["memory_limit"])
 
@@ -104,16 +93,10 @@ class DeviceSweepTest(CommandLineTest):
 
     def test_interrupt_keeps_what_is_done(self):
         words = ["plan", "llama2-7b", "--cluster", "dgx-a100:8", "--precision", "bf16"]
-        search = subprocess.Popen(
-            [PROGRAM, *words, "--max-mesh-axes", "3", "--sweep", "devices=8,16,32,64", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+        code, output = self.interrupt(
+            *words, "--max-mesh-axes", "3", "--sweep", "devices=8,16,32,64", "--json"
         )
-        time.sleep(0.8)
-        search.send_signal(signal.SIGINT)
-        output, _ = search.communicate(timeout=30)
-        self.assertIn(search.returncode, (0, 1))  # 1: a slow machine has found none yet
+        self.assertIn(code, (0, 1))  # 1: it has found none yet
         swept = json.loads(output)
         devices = [plan["devices"] for plan in swept["plans"]]
         self.assertEqual(devices, [8, 16, 32, 64][: len(devices)])
