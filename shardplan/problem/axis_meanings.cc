@@ -29,6 +29,7 @@ class Meanings {
     meaning_.assign(parent_.size(), AxisMeaning::kOther);
     whole_.assign(parent_.size(), false);
     name_inputs(0, AxisMeaning::kBatch);
+    name_received();
     name_experts();
     name_attention();
     name_space();
@@ -112,6 +113,15 @@ class Meanings {
             (dim == 0 || !ir::is_floating(value.type.dtype))) {
           name(i, dims[dim], meaning);
         }
+      }
+    }
+  }
+
+  /// In a pipeline stage the batch comes in messages: what depends on no batch is not sent.
+  void name_received() {
+    for (std::size_t i = 0; i < maps_.size(); ++i) {
+      if (step_.ops()[i].name == "receive" && !maps_[i].results[0].empty()) {
+        name(i, maps_[i].results[0][0], AxisMeaning::kBatch);
       }
     }
   }

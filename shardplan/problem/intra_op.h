@@ -171,12 +171,12 @@ class IntraOpProblem {
 /// Expert plans are written in these terms.
 enum class AxisMeaning { kOther, kBatch, kSequence, kTensor, kSpace, kExpert };
 /// Meaning of every axis of every forward op, by op id and axis index (empty for other ops).
-/// kBatch: tied to dimension 0 of a user input. kSequence: dimension 1 of a user input or of an
-/// attention query. kTensor: attention heads, and dimensions that one weight matrix makes and the
-/// next contracts, found as in Megatron-LM: walking the weight products in order, the output
-/// dimension of a product is kTensor when its contracted dimension is not. kSpace: the first
-/// dimension of space of a convolution. kExpert: a dimension in which a weight product goes side by
-/// side, a matrix for each index of it.
+/// kBatch: tied to dimension 0 of a user input, or of what a pipeline stage receives. kSequence:
+/// dimension 1 of a user input or of an attention query. kTensor: attention heads, and dimensions
+/// that one weight matrix makes and the next contracts, found as in Megatron-LM: walking the weight
+/// products in order, the output dimension of a product is kTensor when its contracted dimension is
+/// not. kSpace: the first dimension of space of a convolution. kExpert: a dimension in which a
+/// weight product goes side by side, a matrix for each index of it.
 [[nodiscard]] std::vector<std::vector<AxisMeaning>> axis_meanings(const ir::Graph& step);
 
 }  // namespace shardplan::problem

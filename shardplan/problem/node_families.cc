@@ -48,11 +48,14 @@ NodeFamilies::NodeFamilies(const ir::Graph& step) : step_(step) {
     gradient_of_.emplace(gradient.target.value, gradient.value);
   }
   for (const ir::Op& op : step.ops()) {
-    const bool constant = std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
-      const ir::ValueKind kind = step.value(input).kind;
-      return kind == ir::ValueKind::kBuffer || kind == ir::ValueKind::kConstant ||
-             constant_.contains(input);
-    });
+    // What a pipeline stage receives depends on what other stages read.
+    const bool received = op.name == "receive";
+    const bool constant =
+        !received && std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
+          const ir::ValueKind kind = step.value(input).kind;
+          return kind == ir::ValueKind::kBuffer || kind == ir::ValueKind::kConstant ||
+                 constant_.contains(input);
+        });
     if (constant) {
       constant_.insert(op.outputs.begin(), op.outputs.end());
     }
