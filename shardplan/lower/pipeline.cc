@@ -99,21 +99,6 @@ Status place_groups(const plan::Pipeline& pipeline, PipelineProgram& out) {
   return {};
 }
 
-/// Behind the last instruction of an op that comes before `first`.
-std::size_t weights_begin(const Program& program, ir::OpId first) {
-  std::size_t begin = program.microbatch.size();
-  if (!first.valid()) {
-    return begin;
-  }
-  const std::size_t backward = backward_begin(program);
-  while (begin > backward &&
-         (program.microbatch[begin - 1].recompute || !program.microbatch[begin - 1].op.valid() ||
-          program.microbatch[begin - 1].op >= first)) {
-    --begin;
-  }
-  return begin;
-}
-
 void link_messages(const std::vector<training::Message>& messages, PipelineProgram& out) {
   for (const training::Message& message : messages) {
     out.links.push_back({message.from, message.to, message.phase, {}, {}, {}});
@@ -171,6 +156,20 @@ std::size_t backward_begin(const Program& program) {
         return step.phase != ir::Phase::kForward;
       });
   return static_cast<std::size_t>(first - program.microbatch.begin());
+}
+
+std::size_t weights_begin(const Program& program, ir::OpId first) {
+  std::size_t begin = program.microbatch.size();
+  if (!first.valid()) {
+    return begin;
+  }
+  const std::size_t backward = backward_begin(program);
+  while (begin > backward &&
+         (program.microbatch[begin - 1].recompute || !program.microbatch[begin - 1].op.valid() ||
+          program.microbatch[begin - 1].op >= first)) {
+    --begin;
+  }
+  return begin;
 }
 
 std::vector<Piece> pieces(const PipelineProgram& program, int message) {

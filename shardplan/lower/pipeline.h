@@ -120,6 +120,10 @@ class Outbox {
 /// The first step of Program::microbatch that belongs to the backward pass.
 [[nodiscard]] std::size_t backward_begin(const Program& program);
 
+/// Behind the last instruction of the backward pass that belongs to an op before `first`, see
+/// training::Stage::weights_begin; its end where there is none.
+[[nodiscard]] std::size_t weights_begin(const Program& program, ir::OpId first);
+
 /// What one rank sends to another of a message: a box of the tensor.
 struct Piece {
   std::int64_t sender = 0;             ///< rank among those of the stage

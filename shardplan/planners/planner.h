@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ struct PlanRequest {
   Seconds time_limit = 0;  ///< of the search; 0 = none
   std::uint64_t seed = 0;
   Control control{};
+  /// Of no use is a plan with this simulated time or more: a planner may end without one.
+  Seconds worth = std::numeric_limits<Seconds>::infinity();
 };
 
 enum class SearchStatus { kOptimal, kFeasible, kInfeasible, kNoPlanFound };

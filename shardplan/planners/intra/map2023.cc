@@ -57,13 +57,24 @@ class MapSearch {
     if (!request_.mesh) {
       SHARDPLAN_RETURN_IF_ERROR(add_experts(limit, budget));
     }
-    if (least_additive_seconds(candidates_, limit) == kInfinity && !budget.exhausted()) {
+    if (least_additive_seconds(candidates_, limit) == kInfinity && !budget.exhausted() &&
+        request_.worth == kInfinity) {
       SHARDPLAN_RETURN_IF_ERROR(solve_least(shared, proof));
     }
     return conclude(request_, "map", candidates_, limit, proof, budget);
   }
 
  private:
+  /// A plan with this simulated time or more would not be taken.
+  [[nodiscard]] Seconds step_worth(Bytes limit) const {
+    return std::min(request_.worth, least_step_seconds(candidates_, limit));
+  }
+  /// No plan is faster than half of its kernels and collectives one after the other.
+  [[nodiscard]] bool can_win(const MapMesh& search) const {
+    const double streams = request_.cluster.local ? 1 : 2;
+    return search.free_bound() / streams < request_.worth;
+  }
+
   /// Every mesh without a limit, the first time.
   Status solve_free(const Budget& budget) {
     while (searches_.size() < meshes_.size() && !(budget.exhausted() && !candidates_.empty())) {
@@ -86,6 +97,9 @@ class MapSearch {
     }
     std::stable_sort(order.begin(), order.end());
     for (auto& [bound, m] : order) {
+      if (!can_win(*searches_[m])) {
+        continue;
+      }
       // Plans of a slightly larger sum may hide more of their communication.
       const double margin = request_.cluster.local ? 1 : 1.02;
       const Seconds worth = margin * least_additive_seconds(candidates_, limit);
@@ -95,6 +109,10 @@ class MapSearch {
     Seconds effort = kProofEffort;
     proof.lower_bound = kInfinity;
     for (const auto& [approached, m] : order) {
+      if (!can_win(*searches_[m])) {
+        proof.lower_bound = std::min(proof.lower_bound, approached);
+        continue;
+      }
       const Seconds worth = least_additive_seconds(candidates_, limit);
       SHARDPLAN_ASSIGN_OR_RETURN(MapMesh::Bound bound,
                                  searches_[m]->close(limit, worth, effort, shared));
@@ -114,8 +132,7 @@ class MapSearch {
     Seconds least = kInfinity;
     for (const std::unique_ptr<MapMesh>& search : searches_) {
       if (!budget.exhausted()) {
-        SHARDPLAN_RETURN_IF_ERROR(
-            search->solve_overlapping(least_step_seconds(candidates_, limit), candidates_));
+        SHARDPLAN_RETURN_IF_ERROR(search->solve_overlapping(step_worth(limit), candidates_));
       }
       least = std::min(least, search->least_step_seconds());
     }
@@ -132,9 +149,8 @@ class MapSearch {
         if (budget.exhausted()) {
           return {};
         }
-        SHARDPLAN_ASSIGN_OR_RETURN(
-            std::vector<Candidate> plans,
-            experts_.plans(rule, mesh, limit, least_step_seconds(candidates_, limit)));
+        SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Candidate> plans,
+                                   experts_.plans(rule, mesh, limit, step_worth(limit)));
         std::move(plans.begin(), plans.end(), std::back_inserter(candidates_));
       }
     }

@@ -1,12 +1,12 @@
 // shardplan: our own planner of hybrids.
 //
-// The idea in five lines: `map` without a pipeline is one candidate. The step is cut,
-// for every number of groups that divides the devices, into stages of equal kernel time under 1F1B,
-// each stage with the best expert plan on its group within what the schedule leaves of the memory;
-// the times that the stages have in the simulation weigh their segments for the next cut. The other
-// schedules are tried for the numbers of groups that came out best, `map` plans the stages of the
-// best few of all, and the plans of published methods (published.h) are candidates as well. The
-// simulator has the last word.
+// The idea in five lines: blocks that are alike are planned once, alone, on every size of group,
+// and put together into pipelines of every number of groups and every schedule (compose.h), the
+// best of which are planned and simulated as wholes. A step without blocks that are alike is cut
+// into stages of equal kernel time instead, each planned by the best expert rule; the times that
+// the stages have in the simulation weigh their segments for the next cut. `map` plans the stages
+// of the best few again; `map` without stages and the plans of published methods (published.h) are
+// candidates too. The simulator has the last word.
 //
 // Bound: no device computes faster than its peak allows, so no plan takes less than the FLOPs of
 // the step over all devices' rate; with `map`'s own bound where one group is all there is.
@@ -23,28 +23,20 @@
 #include "shardplan/ops/op.h"
 #include "shardplan/planners/experts.h"
 #include "shardplan/planners/intra/map2023.h"
+#include "shardplan/planners/pipeline/compose.h"
+#include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/planners/pipeline/published.h"
 #include "shardplan/planners/pipeline/stage_plans.h"
 
 namespace shardplan::planners {
 namespace {
 
-constexpr int kCuts = 3;              ///< for one number of groups and one schedule
-constexpr std::size_t kGroups = 2;    ///< numbers of groups for which all schedules are tried
-constexpr std::size_t kPolished = 2;  ///< cuts whose stages `map` plans
-
-struct ScheduleChoice {
-  std::string_view name;
-  int chunks = 1;
-  bool weights_later = false;
-};
-/// Those that run a step at a time on one copy of the weights, 1F1B first.
-constexpr ScheduleChoice kSchedules[] = {{"1f1b"},
-                                         {"interleaved_1f1b", 2},
-                                         {"interleaved_1f1b", 4},
-                                         {"zb_h1", 1, true},
-                                         {"zb_h2", 1, true},
-                                         {"zb_v", 2, true}};
+constexpr std::size_t kMostKinds = 12;  ///< of blocks, for compositions,
+constexpr std::size_t kAlike = 2;       ///< and the least blocks of a kind, on average
+constexpr std::size_t kRealised = 4;    ///< compositions that are planned and simulated
+constexpr int kCuts = 3;                ///< for one number of groups and one schedule
+constexpr std::size_t kGroups = 2;      ///< numbers of groups for which all schedules are tried
+constexpr std::size_t kPolished = 1;    ///< cuts whose stages `map` plans
 
 /// The best expert plan of all rules, quickly.
 Result<PlanResult> plan_by_experts(const PlanRequest& request) {
@@ -87,21 +79,8 @@ class Search {
             request.step, cost::CostModel(request.cluster, {}), request.step.ops().size() + 1)) {}
 
   Result<PlanResult> run() {
-    const std::int64_t devices = request_.cluster.device_count();
-    std::vector<int> groups;
-    for (int g = 2; g <= devices && g <= request_.step.microbatches * kMostStages; ++g) {
-      if (devices % g == 0) {
-        groups.push_back(g);
-      }
-    }
-    // From the smallest groups on, whose stages are planned in least time.
-    for (auto g = groups.rbegin(); g != groups.rend(); ++g) {
-      try_cuts(*g, kSchedules[0], 1);
-    }
-    for (const int g : best_groups()) {
-      for (const ScheduleChoice& schedule : kSchedules) {
-        try_cuts(g, schedule, kCuts);
-      }
+    if (!try_composed()) {
+      try_every_cut();
     }
     SHARDPLAN_RETURN_IF_ERROR(try_without_stages());
     polish();
@@ -112,20 +91,78 @@ class Search {
   }
 
  private:
-  /// Within what is left of the time, but always: stages may be impossible.
+  /// Where the step is made of a few kinds of blocks: the best of what compose.h puts together.
+  /// False: it is not.
+  bool try_composed() {
+    Result<BlockCosts> costs = BlockCosts::make(request_);
+    if (!costs || costs->kinds() > kMostKinds || costs->blocks().size() < kAlike * costs->kinds()) {
+      return false;
+    }
+    Composer composer(request_, *costs);
+    const Result<std::vector<Composition>> composed =
+        composer.compose(memory_limit(request_), budget_);
+    for (std::size_t i = 0; composed && i < composed->size() && i < kRealised; ++i) {
+      realise((*composed)[i], composer);
+    }
+    return !tried_.empty();
+  }
+
+  /// Plans and simulates a composition; where it takes more memory than its blocks alone said, with
+  /// more blocks that run again.
+  void realise(Composition choice, const Composer& composer) {
+    const Bytes limit = memory_limit(request_);
+    for (int round = 0; round < kCuts && !budget_.exhausted(); ++round) {
+      Result<Candidate> made = by_experts_.plan(choice.cut, budget_);
+      if (!made) {
+        return;
+      }
+      const Bytes over = made->simulation.peak_bytes - limit;
+      tried_.push_back({choice.cut, made->simulation.step_seconds, over <= 0});
+      candidates_.push_back(*std::move(made));
+      std::optional<Composition> smaller;
+      if (over > 0) {
+        smaller = composer.again(choice, choice.peak - over);
+      }
+      if (!smaller) {
+        return;
+      }
+      choice = *std::move(smaller);
+    }
+  }
+
+  /// Stages planned for every number of groups, from the smallest groups on, which take the least
+  /// time; all schedules for the numbers that came out best.
+  void try_every_cut() {
+    const std::int64_t devices = request_.cluster.device_count();
+    const std::int64_t most = std::min(devices, request_.step.microbatches * kMostStages);
+    for (std::int64_t groups = most; groups > 1; --groups) {
+      if (devices % groups == 0) {
+        try_cuts(static_cast<int>(groups), schedule_choices().front(), 1);
+      }
+    }
+    for (const int groups : best_groups()) {
+      for (const ScheduleChoice& schedule : schedule_choices()) {
+        try_cuts(groups, schedule, kCuts);
+      }
+    }
+  }
+
+  /// Within what is left of the time, but always: stages may be impossible. Not where no plan
+  /// without them can be as fast as those that are known.
   Status try_without_stages() {
     PlanRequest request = request_;
     request.time_limit = budget_.remaining();
+    request.worth = least_step_seconds(candidates_, memory_limit(request_));
     SHARDPLAN_ASSIGN_OR_RETURN(PlanResult whole, inside_.plan(request));
+    if (whole.status == SearchStatus::kNoPlanFound) {
+      return {};
+    }
     Candidate candidate;
     candidate.plan = std::move(whole.best);
     candidate.simulation = std::move(whole.simulation);
     candidates_.push_back(std::move(candidate));
     return {};
   }
-
-  /// More stages than this for each microbatch are idle most of the time.
-  static constexpr std::int64_t kMostStages = 2;
 
   struct Tried {
     StageCut cut;
@@ -152,7 +189,10 @@ class Search {
     std::stable_sort(tried_.begin(), tried_.end(), better);
     for (std::size_t i = 0; i < tried_.size() && i < kPolished && !budget_.exhausted(); ++i) {
       budget_.control().report("stages by map", static_cast<double>(i) / kPolished);
-      if (Result<Candidate> made = by_map_.plan(tried_[i].cut, budget_)) {
+      StageCut cut = tried_[i].cut;
+      cut.shapes.clear();
+      cut.recompute.reset();
+      if (Result<Candidate> made = by_map_.plan(cut, budget_)) {
         candidates_.push_back(*std::move(made));
       }
     }

@@ -13,6 +13,7 @@
 #include "shardplan/lower/pipeline.h"
 #include "shardplan/ops/op.h"
 #include "shardplan/plan/labels.h"
+#include "shardplan/planners/pipeline/even_cut.h"
 #include "shardplan/training/stages.h"
 
 namespace shardplan::planners {
@@ -36,44 +37,6 @@ std::string text_of(const ir::Attribute& attribute) {
       attribute);
 }
 
-/// Everything that a stage's plan depends on: equal for stages that differ in names only, as the
-/// layers of a transformer do. `blocks`: in order of first appearance.
-std::string shape_of(const ir::Graph& stage, const std::vector<std::string>& blocks) {
-  std::string key;
-  for (const ir::Value& value : stage.values()) {
-    key += fmt::format("{} {} {} {};",
-                       static_cast<int>(value.kind),
-                       ir::to_string(value.type),
-                       value.trainable,
-                       value.init_from.value);
-  }
-  for (const ir::Op& op : stage.ops()) {
-    const auto block = std::find(blocks.begin(), blocks.end(), plan::block_of(op.layer));
-    key += fmt::format("{} {} {} {} (",
-                       op.name,
-                       static_cast<int>(op.phase),
-                       op.source.value,
-                       block - blocks.begin());
-    for (const ir::ValueId input : op.inputs) {
-      key += fmt::format("{} ", input.value);
-    }
-    key += ")";
-    for (const auto& [name, attribute] : op.attributes.entries()) {
-      // Where a message goes, and what random numbers an op draws, make no difference.
-      if (name != "message" && name != "from" && name != "to" && name != "seed") {
-        key += name + "=" + text_of(attribute) + " ";
-      }
-    }
-  }
-  for (const ir::Write& write : stage.writes) {
-    key += fmt::format("{}<{} ", write.target.value, write.value.value);
-  }
-  for (const ir::Write& gradient : stage.gradients) {
-    key += fmt::format("{}~{} ", gradient.target.value, gradient.value.value);
-  }
-  return key;
-}
-
 }  // namespace
 
 class StagePlanner {
@@ -86,7 +49,7 @@ class StagePlanner {
 
   Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit, const Budget& budget) {
     const std::vector<std::string> blocks = plan::blocks_of(stage);
-    const auto key = std::pair(shape_of(stage, blocks), limit);
+    const auto key = std::pair(stage_shape(stage), limit);
     const auto known = known_.find(key);
     if (known != known_.end()) {
       plan::Plan plan = known->second.plan;
@@ -161,6 +124,43 @@ void recompute_only(const std::vector<std::string>& blocks,
 
 }  // namespace
 
+std::string stage_shape(const ir::Graph& stage) {
+  const std::vector<std::string> blocks = plan::blocks_of(stage);
+  std::string key;
+  for (const ir::Value& value : stage.values()) {
+    key += fmt::format("{} {} {} {};",
+                       static_cast<int>(value.kind),
+                       ir::to_string(value.type),
+                       value.trainable,
+                       value.init_from.value);
+  }
+  for (const ir::Op& op : stage.ops()) {
+    const auto block = std::find(blocks.begin(), blocks.end(), plan::block_of(op.layer));
+    key += fmt::format("{} {} {} {} (",
+                       op.name,
+                       static_cast<int>(op.phase),
+                       op.source.value,
+                       block - blocks.begin());
+    for (const ir::ValueId input : op.inputs) {
+      key += fmt::format("{} ", input.value);
+    }
+    key += ")";
+    for (const auto& [name, attribute] : op.attributes.entries()) {
+      // Where a message goes, and what random numbers an op draws, make no difference.
+      if (name != "message" && name != "from" && name != "to" && name != "seed") {
+        key += name + "=" + text_of(attribute) + " ";
+      }
+    }
+  }
+  for (const ir::Write& write : stage.writes) {
+    key += fmt::format("{}<{} ", write.target.value, write.value.value);
+  }
+  for (const ir::Write& gradient : stage.gradients) {
+    key += fmt::format("{}~{} ", gradient.target.value, gradient.value.value);
+  }
+  return key;
+}
+
 Seconds kernel_seconds(const ir::Graph& step, OpId id, const cost::CostModel& cost) {
   const ir::Op& op = step.op(id);
   const ops::OpDef& def = ops::get(op.name);
@@ -220,35 +220,11 @@ std::vector<int> stages_of_segments(const ir::Graph& step,
 }
 
 std::vector<std::size_t> balanced_starts(const std::vector<Segment>& segments, int stages) {
-  const std::size_t n = segments.size();
-  const auto k = static_cast<std::size_t>(stages);
-  std::vector<Seconds> prefix(n + 1, 0);
-  for (std::size_t i = 0; i < n; ++i) {
-    prefix[i + 1] = prefix[i] + segments[i].forward + segments[i].backward;
+  std::vector<double> sums{0};
+  for (const Segment& segment : segments) {
+    sums.push_back(sums.back() + segment.forward + segment.backward);
   }
-  // best[s][i]: least longest run when the first i segments make s runs.
-  constexpr Seconds kInfinity = std::numeric_limits<Seconds>::infinity();
-  std::vector<std::vector<Seconds>> best(k + 1, std::vector<Seconds>(n + 1, kInfinity));
-  std::vector<std::vector<std::size_t>> start(k + 1, std::vector<std::size_t>(n + 1, 0));
-  best[0][0] = 0;
-  for (std::size_t s = 1; s <= k; ++s) {
-    for (std::size_t i = s; i <= n; ++i) {
-      for (std::size_t from = s - 1; from < i; ++from) {
-        const Seconds longest = std::max(best[s - 1][from], prefix[i] - prefix[from]);
-        if (longest < best[s][i]) {
-          best[s][i] = longest;
-          start[s][i] = from;
-        }
-      }
-    }
-  }
-  std::vector<std::size_t> starts(k, 0);
-  std::size_t end = n;
-  for (std::size_t s = k; s > 0; --s) {
-    starts[s - 1] = start[s][end];
-    end = starts[s - 1];
-  }
-  return starts;
+  return even_cut(sums, static_cast<std::size_t>(stages));
 }
 
 StagePlans::StagePlans(const PlanRequest& request, const PlannerInfo& inside)
@@ -299,7 +275,9 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   plan.pipeline = plan::Pipeline{
       cut.schedule, cut.groups, cut.stage_of, cut.weights_later, cut.steps, cut.pipelines, {}};
   const Bytes limit = memory_limit(request_);
-  std::vector<Bytes> limits(staged.stages.size(), limit);
+  // What runs again is said: then `inside` does not choose it to stay within the limit.
+  std::vector<Bytes> limits(staged.stages.size(),
+                            cut.recompute ? std::numeric_limits<Bytes>::max() : limit);
   Candidate best;
   for (int round = 0; round < kRounds; ++round) {
     plan.pipeline->stages.clear();

@@ -31,6 +31,10 @@ struct Segment {
                                      ir::OpId id,
                                      const cost::CostModel& cost);
 
+/// Everything that a stage's plan depends on, as text: equal for stages that differ in names only,
+/// as the layers of a transformer do. O(graph).
+[[nodiscard]] std::string stage_shape(const ir::Graph& stage);
+
 /// What a method says of one stage.
 struct StageShape {
   std::int64_t devices = 1;
@@ -59,7 +63,7 @@ struct StageCut {
                                                   const std::vector<std::size_t>& starts);
 
 /// Starts of `stages` runs of segments whose longest takes least time, forward and backward
-/// together. Precondition: at least as many segments. O(segments² · stages).
+/// together. Precondition: at least as many segments. As even_cut().
 [[nodiscard]] std::vector<std::size_t> balanced_starts(const std::vector<Segment>& segments,
                                                        int stages);
 

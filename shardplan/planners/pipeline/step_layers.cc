@@ -46,32 +46,6 @@ void append(Segment& segment, const Segment& next) {
   segment.backward += next.backward;
 }
 
-/// Segments without an op of their own go to the next one, the last ones to the one before.
-std::vector<Segment> with_own_ops(const ir::Graph& step, const std::vector<Segment>& segments) {
-  const std::vector<bool> anywhere = ops_of_no_stage(step);
-  std::vector<Segment> out;
-  bool open = false;  // the last one of `out` still lacks an op of its own
-  for (const Segment& segment : segments) {
-    bool own = false;
-    for (std::size_t i = segment.begin; i < segment.end; ++i) {
-      own = own || (step.ops()[i].phase == Phase::kForward && !anywhere[i]);
-    }
-    if (open) {
-      append(out.back(), segment);
-      out.back().block = segment.block;
-    } else {
-      out.push_back(segment);
-    }
-    open = !own;
-  }
-  if (open && out.size() > 1) {
-    const Segment last = out.back();
-    out.pop_back();
-    append(out.back(), last);
-  }
-  return out;
-}
-
 /// Bytes of one layer as a training step of its own.
 struct LayerBytes {
   double weights = 0;
@@ -279,6 +253,31 @@ void add_edges(const training::StagedStep& staged, problem::LayerGraph& graph) {
 
 }  // namespace
 
+std::vector<Segment> stage_segments(const ir::Graph& step, const std::vector<Segment>& segments) {
+  const std::vector<bool> anywhere = ops_of_no_stage(step);
+  std::vector<Segment> out;
+  bool open = false;  // the last one of `out` still lacks an op of its own
+  for (const Segment& segment : segments) {
+    bool own = false;
+    for (std::size_t i = segment.begin; i < segment.end; ++i) {
+      own = own || (step.ops()[i].phase == Phase::kForward && !anywhere[i]);
+    }
+    if (open) {
+      append(out.back(), segment);
+      out.back().block = segment.block;
+    } else {
+      out.push_back(segment);
+    }
+    open = !own;
+  }
+  if (open && out.size() > 1) {
+    const Segment last = out.back();
+    out.pop_back();
+    append(out.back(), last);
+  }
+  return out;
+}
+
 MachineLevels machine_levels(const cluster::Cluster& cluster) {
   MachineLevels out;
   for (auto level = cluster.levels.rbegin(); level != cluster.levels.rend(); ++level) {
@@ -296,10 +295,12 @@ Result<StepLayers> layers_of(const PlanRequest& request) {
   const cost::CostModel one(request.cluster, {});
   StepLayers out;
   const std::vector<Segment> blocks = segments(step, one, 0);
-  out.segments = with_own_ops(step, blocks);
-  const bool by_block = out.segments.size() >= devices;
+  out.segments = stage_segments(step, blocks);
+  // More stages than this are not worth ops for layers, which cannot run again.
+  constexpr std::size_t kManyBlocks = 16;
+  const bool by_block = out.segments.size() >= std::min(devices, kManyBlocks);
   if (!by_block) {
-    out.segments = with_own_ops(step, segments(step, one, blocks.size() + 1));
+    out.segments = stage_segments(step, segments(step, one, blocks.size() + 1));
   }
   std::vector<std::size_t> starts(out.segments.size());
   for (std::size_t s = 0; s < starts.size(); ++s) {

@@ -14,6 +14,11 @@ struct StepLayers {
   std::vector<Segment> segments{};
 };
 
+/// Segments each of which can be a stage: those without an op that some stage must have (masks,
+/// positions, views of inputs) go to the next one, the last ones to the one before.
+[[nodiscard]] std::vector<Segment> stage_segments(const ir::Graph& step,
+                                                  const std::vector<Segment>& segments);
+
 /// The layers of a step on a cluster: its blocks, or its ops where there are fewer blocks than
 /// devices. All numbers are of one microbatch.
 ///
