@@ -133,17 +133,23 @@ Result<int> plan_once(const planners::PlannerInfo& planner,
 /// Options that contradict each other.
 Status check_sweep(const Options& options) {
   const bool over_memory = options.memory.find(':') != std::string::npos;
-  const bool over_devices = !options.sweep.empty();
-  if (!over_memory && !over_devices) {
+  const bool over_microbatches = sweeps_microbatches(options.sweep);
+  const bool over_devices = !options.sweep.empty() && !over_microbatches;
+  if (!over_memory && options.sweep.empty()) {
     return {};
   }
-  if (!options.output.empty()) {
+  if (over_microbatches && options.planning.recipe.microbatches != 1) {
+    return invalid_input("is one number of them; leave it out of a --sweep of microbatches",
+                         "--microbatches");
+  }
+  if (!options.output.empty() && !over_microbatches) {
     return invalid_input(
         "a sweep makes several plans and -o takes one; plan again without the sweep to keep it",
         "-o");
   }
-  if (over_memory && over_devices) {
-    return invalid_input("sweeps devices, and --memory sweeps memory; sweep one of them",
+  if (over_memory && !options.sweep.empty()) {
+    return invalid_input(fmt::format("sweeps {}, and --memory sweeps memory; sweep one of them",
+                                     over_devices ? "devices" : "microbatches"),
                          "--sweep");
   }
   if (over_devices && !options.planning.mesh.empty()) {
@@ -159,6 +165,11 @@ Result<int> plan_model(const Options& options, const Session& session) {
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<Bytes> limits, read_limits(options.memory));
   SHARDPLAN_RETURN_IF_ERROR(check_sweep(options));
   SHARDPLAN_ASSIGN_OR_RETURN(const Planning planning, read_planning("plan", options.planning));
+  if (sweeps_microbatches(options.sweep)) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<Planning> plannings,
+                               read_microbatch_sweep(options.sweep, planning));
+    return sweep_microbatches(*planner, plannings, limits.front(), options.output, session);
+  }
   if (!options.sweep.empty()) {
     SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<cluster::Cluster> clusters,
                                read_device_sweep(options.sweep, planning.cluster));
@@ -183,8 +194,9 @@ Action add_plan(CLI::App& app) {
                  "device's memory");
   app.add_option("--sweep",
                  options->sweep,
-                 "devices: plan for 1, 2, 4, ... of the cluster's devices; devices=1,2,8: for "
-                 "these numbers of them");
+                 "devices: plan for 1, 2, 4, ... of the cluster's devices; microbatches: for the "
+                 "batch in 1, 2, 4, ... of them; devices=1,2,8 or microbatches=4,8: for these "
+                 "numbers");
   app.add_option("-o,--output", options->output, "file for the plan");
   return [options](const Session& session) { return plan_model(*options, session); };
 }

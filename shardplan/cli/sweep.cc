@@ -7,8 +7,10 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "shardplan/plan/plan.h"
 #include "shardplan/support/text.h"
 #include "shardplan/support/text_plot.h"
+#include "shardplan/training/training.h"
 
 namespace shardplan::cli {
 
@@ -16,39 +18,40 @@ namespace {
 
 constexpr std::size_t kMostLimits = 1000;
 
-Result<std::int64_t> read_count(const std::string& text, const std::string& part) {
+constexpr std::string_view kDevices = "devices";
+constexpr std::string_view kMicrobatches = "microbatches";
+
+/// Whether the text sweeps `what`, on its own or with a list.
+bool sweeps(const std::string& text, std::string_view what) {
+  return text == what || text.starts_with(std::string(what) + '=');
+}
+
+Result<std::int64_t> read_count(const std::string& text,
+                                std::string_view what,
+                                const std::string& part) {
   std::int64_t count = 0;
   const char* const end = part.data() + part.size();
   const auto [rest, failed] = std::from_chars(part.data(), end, count);
   if (failed != std::errc{} || rest != end || count < 1) {
-    return invalid_input(fmt::format("'{}' is no number of devices in '{}'; write counts such as "
-                                     "devices=1,2,4,8, or devices alone",
-                                     part,
-                                     text),
-                         "--sweep");
+    return invalid_input(
+        fmt::format("'{0}' is no number of {1} in '{2}'; write counts such as {1}=1,2,4,8, or {1} "
+                    "alone",
+                    part,
+                    what,
+                    text),
+        "--sweep");
   }
   return count;
 }
 
-Result<std::vector<std::int64_t>> read_counts(const std::string& text, std::int64_t most) {
-  constexpr std::string_view kDevices = "devices";
+/// The list behind "what="; empty where there is none.
+Result<std::vector<std::int64_t>> read_counts(const std::string& text, std::string_view what) {
   std::vector<std::int64_t> counts;
-  if (text == kDevices) {
-    for (std::int64_t count = 1; count < most; count *= 2) {
-      counts.push_back(count);
-    }
-    counts.push_back(most);
+  if (text == what) {
     return counts;
   }
-  if (!text.starts_with("devices=")) {
-    return invalid_input(
-        fmt::format("'{}' is nothing to sweep; write devices or devices=1,2,4,8 (memory is swept "
-                    "by --memory FROM:TO:STEP)",
-                    text),
-        "--sweep");
-  }
-  for (const std::string& part : CLI::detail::split(text.substr(kDevices.size() + 1), ',')) {
-    SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t count, read_count(text, part));
+  for (const std::string& part : CLI::detail::split(text.substr(what.size() + 1), ',')) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t count, read_count(text, what, part));
     if (!counts.empty() && count <= counts.back()) {
       return invalid_input(fmt::format("the counts in '{}' must grow", text), "--sweep");
     }
@@ -89,7 +92,7 @@ void print_memory_table(const std::vector<planners::PlanResult>& results,
                human_seconds(plan.prediction.additive_seconds),
                gap_text(plan.prediction),
                recompute_text(plan),
-               cluster::to_string(plan.mesh)});
+               shape_text(plan)});
   }
   fmt::print("{}", table.text());
 }
@@ -202,7 +205,26 @@ void print_device_table(const std::vector<planners::PlanResult>& results, const 
                human_bytes(plan.prediction.peak_bytes),
                gap_text(plan.prediction),
                recompute_text(plan),
-               cluster::to_string(plan.mesh)});
+               shape_text(plan)});
+  }
+  fmt::print("{}", table.text());
+}
+
+void print_microbatch_table(const std::vector<planners::PlanResult>& results,
+                            const std::vector<Planning>& plannings) {
+  TextTable table({"microbatches", "step", "memory", "recomputed", "mesh"});
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const plan::Plan& plan = results[i].best;
+    const std::string count = std::to_string(plannings[i].recipe.microbatches);
+    if (!fits(results[i])) {
+      table.add({count, "-", no_plan_text(results[i]), "-", "-"});
+      continue;
+    }
+    table.add({count,
+               human_seconds(plan.prediction.step_seconds),
+               human_bytes(plan.prediction.peak_bytes),
+               recompute_text(plan),
+               shape_text(plan)});
   }
   fmt::print("{}", table.text());
 }
@@ -274,8 +296,20 @@ Result<std::vector<Bytes>> read_limits(const std::string& text) {
 
 Result<std::vector<cluster::Cluster>> read_device_sweep(const std::string& text,
                                                         const cluster::Cluster& cluster) {
-  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<std::int64_t> counts,
-                             read_counts(text, cluster.device_count()));
+  if (!sweeps(text, kDevices)) {
+    return invalid_input(fmt::format("'{}' is nothing to sweep; write devices, devices=1,2,4,8, "
+                                     "microbatches or microbatches=1,2,4,8 (memory is swept by "
+                                     "--memory FROM:TO:STEP)",
+                                     text),
+                         "--sweep");
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<std::int64_t> counts, read_counts(text, kDevices));
+  if (counts.empty()) {
+    for (std::int64_t count = 1; count < cluster.device_count(); count *= 2) {
+      counts.push_back(count);
+    }
+    counts.push_back(cluster.device_count());
+  }
   std::vector<cluster::Cluster> clusters;
   for (const std::int64_t count : counts) {
     Result<cluster::Cluster> part = cluster::part_of(cluster, count);
@@ -288,6 +322,34 @@ Result<std::vector<cluster::Cluster>> read_device_sweep(const std::string& text,
     }
   }
   return clusters;
+}
+
+bool sweeps_microbatches(const std::string& text) {
+  return sweeps(text, kMicrobatches);
+}
+
+Result<std::vector<Planning>> read_microbatch_sweep(const std::string& text,
+                                                    const Planning& planning) {
+  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<std::int64_t> counts, read_counts(text, kMicrobatches));
+  const bool all = counts.empty();
+  for (std::int64_t count = 1; all && count <= batch_of(planning.step).samples; count *= 2) {
+    counts.push_back(count);
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
+                             load_model(planning.model, planning.binding, false));
+  std::vector<Planning> out;
+  for (const std::int64_t count : counts) {
+    Planning with = planning;
+    with.recipe.microbatches = count;
+    Result<ir::Graph> step = training::build_training_step(forward, with.recipe);
+    if (step) {
+      with.step = *std::move(step);
+      out.push_back(std::move(with));
+    } else if (!all || out.empty()) {
+      return std::move(step).error();
+    }
+  }
+  return out;
 }
 
 Result<int> sweep_memory(const planners::PlannerInfo& planner,
@@ -320,6 +382,68 @@ Result<int> sweep_memory(const planners::PlannerInfo& planner,
     }
     if (interrupted(results)) {
       fmt::print("\nInterrupted: these are the best plans so far.\n");
+    }
+  }
+  if (!any) {
+    return infeasible(results.back(), name);
+  }
+  return 0;
+}
+
+Result<int> sweep_microbatches(const planners::PlannerInfo& planner,
+                               const std::vector<Planning>& plannings,
+                               Bytes limit,
+                               const std::string& output,
+                               const Session& session) {
+  std::vector<planners::PlanResult> results;
+  for (const Planning& planning : plannings) {
+    session.control.report(
+        fmt::format("planning {} microbatches", planning.recipe.microbatches),
+        static_cast<double>(results.size()) / static_cast<double>(plannings.size()));
+    SHARDPLAN_ASSIGN_OR_RETURN(planners::PlanResult result,
+                               make_plan(planner, planning, limit, session.control));
+    results.push_back(std::move(result));
+    if (session.control.interrupted()) {
+      break;
+    }
+  }
+  const std::string name(planner.name);
+  const auto best =
+      std::min_element(results.begin(), results.end(), [](const auto& a, const auto& b) {
+        return fits(a) != fits(b) ? fits(a)
+                                  : a.best.prediction.step_seconds < b.best.prediction.step_seconds;
+      });
+  const bool any = fits(*best);
+  const Planning& of_best = plannings[static_cast<std::size_t>(best - results.begin())];
+  if (any && !output.empty()) {
+    SHARDPLAN_RETURN_IF_ERROR(write_file(output, plan::to_json(best->best, of_best.step)));
+  }
+  if (session.json) {
+    nlohmann::ordered_json object;
+    object["sweep"] = "microbatches";
+    object["interrupted"] = interrupted(results);
+    object["plans"] = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      nlohmann::ordered_json plan;
+      plan["microbatches"] = plannings[i].recipe.microbatches;
+      plan.update(plan_json(results[i], name));
+      object["plans"].push_back(std::move(plan));
+    }
+    object["fastest"] =
+        any ? nlohmann::ordered_json(of_best.recipe.microbatches) : nlohmann::ordered_json(nullptr);
+    if (any && !output.empty()) {
+      object["file"] = output;
+    }
+    print_json(object);
+  } else if (any) {
+    clear_progress();
+    print_heading(of_best);
+    print_microbatch_table(results, plannings);
+    fmt::print("\nfastest   {} microbatches{}\n",
+               of_best.recipe.microbatches,
+               output.empty() ? "; give -o plan.json to keep the plan" : ", written to " + output);
+    if (interrupted(results)) {
+      fmt::print("Interrupted: larger numbers are missing.\n");
     }
   }
   if (!any) {

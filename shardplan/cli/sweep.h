@@ -33,6 +33,21 @@ namespace shardplan::cli {
                                         Bytes limit,
                                         const Session& session);
 
+/// Whether --sweep has this text for microbatches, and not for devices.
+[[nodiscard]] bool sweeps_microbatches(const std::string& text);
+/// "microbatches" as 1, 2, 4, ... as far as the batch can be cut; "microbatches=1,8" as this list,
+/// which must grow.
+[[nodiscard]] Result<std::vector<Planning>> read_microbatch_sweep(const std::string& text,
+                                                                  const Planning& planning);
+
+/// The same for one batch in more and more microbatches. Writes the fastest plan to `output` where
+/// that has a name.
+[[nodiscard]] Result<int> sweep_microbatches(const planners::PlannerInfo& planner,
+                                             const std::vector<Planning>& plannings,
+                                             Bytes limit,
+                                             const std::string& output,
+                                             const Session& session);
+
 /// Why there is no plan.
 [[nodiscard]] Error infeasible(const planners::PlanResult& result, const std::string& planner);
 

@@ -108,6 +108,28 @@ class DeviceSweepTest(CommandLineTest):
             self.assertIn(word, text)
 
 
+class MicrobatchSweepTest(CommandLineTest):
+    WORDS = ["plan", "mlp:layers=4,hidden=512,batch=24", "--cluster", "8xA100-80GB",
+             "--planner", "shardplan"]
+
+    def test_every_number_that_the_batch_allows_and_the_fastest_is_kept(self):
+        swept = self.succeed_json(*self.WORDS, "--sweep", "microbatches", "-o", "plan.json")
+        self.assertEqual(swept["sweep"], "microbatches")
+        self.assertEqual([plan["microbatches"] for plan in swept["plans"]], [1, 2, 4, 8])
+        fastest = min(swept["plans"], key=lambda plan: plan["step_seconds"])
+        self.assertEqual(swept["fastest"], fastest["microbatches"])
+        kept = json.loads((self.folder / "plan.json").read_text())
+        self.assertEqual(kept["recipe"]["microbatches"], fastest["microbatches"])
+        self.assertEqual(kept["prediction"]["step_seconds"], fastest["step_seconds"])
+        one = self.succeed_json(*self.WORDS, "--microbatches", str(fastest["microbatches"]))
+        self.assertEqual(one["step_seconds"], fastest["step_seconds"])
+
+    def test_table_of_a_list(self):
+        text = self.succeed(*self.WORDS, "--sweep", "microbatches=2,6")
+        self.assertIn("fastest", text)
+        self.assertRegex(text, r"(?m)^ *6 ")
+
+
 class WrongSweepTest(CommandLineTest):
     def test_messages(self):
         words = ["plan", MLP, "--cluster", "dgx-a100:2"]
@@ -121,6 +143,9 @@ class WrongSweepTest(CommandLineTest):
             (["--sweep", "devices=4,2"], ["must grow"]),
             (["--sweep", "devices="], ["''"]),
             (["--sweep", "devices=12"], ["12 devices", "groups of 8"]),
+            (["--sweep", "microbatches", "--microbatches", "2"], ["--microbatches", "--sweep"]),
+            (["--sweep", "microbatches=3"], ["3"]),
+            (["--sweep", "microbatches=1,0"], ["'0'", "no number of microbatches"]),
             (["--sweep", "devices=32"], ["32 devices", "has 16 devices"]),
         ):
             self.reject([*words, *given], 2, *parts)
