@@ -172,7 +172,8 @@ TEST(LayerRefusals, DistirSaysThatPointsWereLeftOut) {
   const auto small = solve_layers(*distir, LayerRequest{graph, asked, {}, 0, {}});
   ASSERT_TRUE(small) << small.error().text();
   EXPECT_EQ(small->status, SearchStatus::kOptimal);
-  asked.microbatches = 2 * 2'097'169;  // twice a prime: few points, some of them too long
+  asked.microbatches =
+      std::int64_t{2} * 2'097'169;  // twice a prime: few points, some of them too long
   const auto large = solve_layers(*distir, LayerRequest{graph, asked, {}, 0, {}});
   ASSERT_TRUE(large) << large.error().text();
   EXPECT_EQ(large->status, SearchStatus::kFeasible);
