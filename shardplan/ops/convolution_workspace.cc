@@ -155,6 +155,9 @@ class OneDnn {
       return std::max(columns(), dst().bytes());
     }
     Copies copies = copies_of_dst();
+    if (deep_channels()) {
+      return std::max(copies.all() - dst().bytes(), (lies_so(dst()) ? 1 : 2) * copies.dst);
+    }
     if (half() && pointwise()) {
       copies.scratch += sums_of_sample(dst());
     }
@@ -244,14 +247,19 @@ class OneDnn {
     return 0;
   }
 
+  /// A volume's channels each by themselves: made with its channels last, its gradients by columns.
+  [[nodiscard]] bool deep_channels() const { return depthwise() && src().rank() == 5; }
   /// Where there is no kernel for blocks, columns are multiplied.
   [[nodiscard]] bool columns_of_dst() const {
     if (depthwise()) {
-      return src().rank() == 5 && dilated();
+      return deep_channels() && dilated();
     }
     return groups() > 1 && group_block() == 0;
   }
   [[nodiscard]] bool columns_of_src() const {
+    if (deep_channels()) {
+      return true;
+    }
     if (dilated() && (strided() || groups() > 1)) {
       return true;
     }
@@ -266,7 +274,7 @@ class OneDnn {
   }
   [[nodiscard]] bool columns_of_weight() const {
     if (depthwise()) {
-      return dilated() || !narrow();
+      return deep_channels() || dilated() || !narrow();
     }
     constexpr std::int64_t kWidest = 14;
     const bool by_halves = groups() > 1 ? group_block() < kBlock : in_halves();
@@ -356,6 +364,12 @@ class OneDnn {
   [[nodiscard]] Copies copies_of_dst() const {
     if (pointwise()) {
       return points();
+    }
+    if (deep_channels()) {
+      Copies out = blocks(kBlock);
+      out.src = src().bytes();
+      out.dst = dst().bytes();
+      return out;
     }
     if (groups() > 1) {
       return blocks(depthwise() ? kBlock : group_block());

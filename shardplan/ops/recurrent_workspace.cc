@@ -72,7 +72,8 @@ bool flag(const std::vector<CallArgument>& arguments, std::string_view name) {
 /// None where the call is no lstm or gru on padded sequences.
 std::optional<Network> network_of(const OpView& call) {
   const std::string_view name = call_name(call.attributes.string("target"));
-  if (name != "lstm" && name != "gru") {
+  const bool plain = name == "rnn_tanh" || name == "rnn_relu";
+  if (name != "lstm" && name != "gru" && !plain) {
     return std::nullopt;
   }
   const Result<std::vector<CallArgument>> arguments =
@@ -95,7 +96,7 @@ std::optional<Network> network_of(const OpView& call) {
     return std::nullopt;
   }
   Network network;
-  network.gates = name == "lstm" ? 4 : 3;
+  network.gates = plain ? 1 : name == "lstm" ? 4 : 3;
   network.batch_first = flag(*arguments, "batch_first");
   network.steps = type.shape[network.batch_first ? 1 : 0];
   network.batch = type.shape[network.batch_first ? 0 : 1];
@@ -201,6 +202,9 @@ Bytes forward_of_steps(const Network& n) {
     const Bytes outputs = (n.directions + 1) * n.made();
     meter.touch(n.directions * n.gates * n.made() + outputs + (n.states() - 1) * n.state());
     meter.add(n.directions * (n.made() + n.states() * n.state()));
+    if (n.directions > 1) {  // joined, beside what they are made of
+      meter.touch(n.gates * n.made() + 2 * n.directions * n.made());
+    }
     meter.remove(below);
     below = n.directions * n.made();
   }
@@ -210,10 +214,10 @@ Bytes forward_of_steps(const Network& n) {
 }
 
 Bytes backward_of_steps(const Network& n) {
-  constexpr std::int64_t kSaved = 4;  // vectors of a step, beside its gates
+  const std::int64_t kept = n.gates > 1 ? 4 : 1;  // vectors of a step, beside its gates
   Meter meter;
-  meter.add(n.states() == 1 ? 2 * n.made() : 0);  // gru's new gate reads what the reset gate left
-  const Bytes saved = (n.gates + kSaved) * n.made() + n.made();
+  meter.add(n.gates == 3 ? 2 * n.made() : 0);  // gru's new gate reads what the reset gate left
+  const Bytes saved = (n.gates + kept) * n.made() + n.made();
   const Bytes joined = n.directions > 1 ? n.directions * n.made() : 0;
   meter.add(n.batch_first ? n.read(0) : 0);
   meter.add(n.layers * (n.directions * saved + joined) + n.last_states());

@@ -104,7 +104,7 @@ class Workspace : public ::testing::TestWithParam<DType> {
                      local.workspace);
   }
 
-  /// Results and workspace together, to 15 per cent.
+  /// Results and workspace together, to 20 per cent.
   static void expect_about(const std::string& name,
                            const Types& inputs,
                            const Types& results,
@@ -124,7 +124,7 @@ class Workspace : public ::testing::TestWithParam<DType> {
       find_kernel(name)(KernelCall{operands, attributes, results, {}, {}});
     }
     const auto measured = static_cast<double>(counter.peak());
-    EXPECT_NEAR(measured / static_cast<double>(expected), 1, 0.15)
+    EXPECT_NEAR(measured / static_cast<double>(expected), 1, 0.2)
         << name << " of " << attributes.string("target") << " " << ir::to_string(inputs[0]);
   }
 
@@ -305,6 +305,7 @@ TEST_P(Workspace, OfConvolutions) {
            {.x = {4, 20, 10, 10}, .weight = {20, 1, 7, 7}, .padding = 3, .groups = 20},
            {.x = {4, 32, 10, 10}, .weight = {64, 8, 3, 3}, .padding = 1, .groups = 4},
            {.x = {4, 8, 10, 10}, .weight = {8, 2, 3, 3}, .padding = 1, .groups = 4},
+           {.x = {4, 32, 6, 6, 6}, .weight = {32, 1, 3, 3, 3}, .padding = 1, .groups = 32},
            {.x = {4, 16, 20}, .weight = {24, 16, 5}, .padding = 2},
            {.x = {4, 16, 99}, .weight = {24, 16, 20}},
            {.x = {4, 16, 6, 6, 6}, .weight = {24, 16, 3, 3, 3}, .padding = 1},
@@ -351,7 +352,8 @@ TEST_P(Workspace, OfConvolutionsCutInSpace) {
   }
 }
 
-/// Layers of cells: what oneDNN and autograd keep is known to about a tenth.
+/// Layers of cells: what oneDNN and autograd keep is known to about a tenth, of plain cells to a
+/// fifth.
 struct Cells {
   std::string target;
   std::int64_t steps;
@@ -377,7 +379,7 @@ CallSample call_of(const Cells& c, ir::DType dtype) {
   };
   const bool lstm = c.target == "aten.lstm.input";
   const std::int64_t directions = c.both_ways ? 2 : 1;
-  const std::int64_t gates = (lstm ? 4 : 3) * c.hidden;
+  const std::int64_t gates = (lstm ? 4 : c.target == "aten.gru.input" ? 3 : 1) * c.hidden;
   const Shape state{c.layers * directions, c.batch, c.hidden};
   std::string text = "input=" + operand({c.batch, c.steps, c.input});
   text += lstm ? ", hx=[" + operand(state) : ", hx=" + operand(state);
@@ -406,7 +408,7 @@ CallSample call_of(const Cells& c, ir::DType dtype) {
 }
 
 TEST_P(Workspace, OfRecurrentCells) {
-  for (const char* const target : {"aten.lstm.input", "aten.gru.input"}) {
+  for (const char* const target : {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input"}) {
     for (const Cells& cells : std::vector<Cells>{{target, 20, 16, 128, 128, 1, false},
                                                  {target, 50, 8, 64, 64, 2, false},
                                                  {target, 20, 16, 64, 128, 2, true}}) {
