@@ -84,9 +84,13 @@ Result<Made> make(const Case& c) {
   return made;
 }
 
+std::vector<plan::Plan> stages_of(const Made& made) {
+  return made.plan.pipeline ? made.plan.pipeline->stages : std::vector<plan::Plan>();
+}
+
 Result<PipelineCertificate> certify(const Made& made) {
   return certify_pipeline(
-      made.program, made.plan.cluster, made.plan.pipeline->stages, made.plan.cluster.local);
+      made.program, made.plan.cluster, stages_of(made), made.plan.cluster.local);
 }
 
 class PipelineCertificates : public testing::TestWithParam<Case> {};
@@ -96,10 +100,8 @@ TEST_P(PipelineCertificates, EqualTheSimulator) {
   ASSERT_TRUE(made) << made.error().text();
   const Result<PipelineCertificate> found = certify(*made);
   ASSERT_TRUE(found) << found.error().text();
-  const auto simulated = simulate_pipeline(made->program,
-                                           made->plan.cluster,
-                                           made->plan.pipeline->stages,
-                                           {.overlap = !made->plan.cluster.local});
+  const auto simulated = simulate_pipeline(
+      made->program, made->plan.cluster, stages_of(*made), {.overlap = !made->plan.cluster.local});
   ASSERT_TRUE(simulated) << simulated.error().text();
   EXPECT_EQ(found->peak_bytes, simulated->peak_bytes);
   EXPECT_EQ(found->peak.bytes, simulated->step.peak_bytes);

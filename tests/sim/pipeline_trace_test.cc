@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,7 +26,7 @@ lower::PipelineProgram program_of(const std::string& schedule,
   lower::PipelineProgram program;
   program.schedule = lower::find_schedule(schedule).value()->make(shape).value();
   for (int group = 0; group <= groups; ++group) {
-    program.first_rank.push_back(2 * group);
+    program.first_rank.push_back(std::int64_t{2} * group);
   }
   return program;
 }
