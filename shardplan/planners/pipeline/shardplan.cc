@@ -2,11 +2,11 @@
 //
 // The idea in five lines: blocks that are alike are planned once, alone, on every size of group,
 // and put together into pipelines of every number of groups and every schedule (compose.h), the
-// best of which are planned and simulated as wholes. A step without blocks that are alike is cut
-// into stages of equal kernel time instead, each planned by the best expert rule; the times that
-// the stages have in the simulation weigh their segments for the next cut. `map` plans the stages
-// of the best few again; `map` without stages and the plans of published methods (published.h) are
-// candidates too. The simulator has the last word.
+// best of which are planned and simulated as wholes. A small step, or one without blocks that are
+// alike, is cut into stages of equal kernel time, each planned by the best expert rule; the times
+// that the stages have in the simulation weigh their segments for the next cut. `map` plans the
+// stages of the best once more; `map` without stages and the plans of published methods
+// (published.h) are candidates too. The simulator has the last word.
 //
 // Bound: no device computes faster than its peak allows, so no plan takes less than the FLOPs of
 // the step over all devices' rate; with `map`'s own bound where one group is all there is.
@@ -34,6 +34,7 @@ namespace {
 constexpr std::size_t kMostKinds = 12;  ///< of blocks, for compositions,
 constexpr std::size_t kAlike = 2;       ///< and the least blocks of a kind, on average
 constexpr std::size_t kRealised = 4;    ///< compositions that are planned and simulated
+constexpr std::size_t kFewOps = 1000;   ///< of a step in which cuts within blocks are tried as well
 constexpr int kCuts = 3;                ///< for one number of groups and one schedule
 constexpr std::size_t kGroups = 2;      ///< numbers of groups for which all schedules are tried
 constexpr std::size_t kPolished = 1;    ///< cuts whose stages `map` plans
@@ -79,7 +80,7 @@ class Search {
             request.step, cost::CostModel(request.cluster, {}), request.step.ops().size() + 1)) {}
 
   Result<PlanResult> run() {
-    if (!try_composed()) {
+    if (!try_composed() || request_.step.ops().size() <= kFewOps) {
       try_every_cut();
     }
     SHARDPLAN_RETURN_IF_ERROR(try_without_stages());
