@@ -225,9 +225,24 @@ void Verifier::compare_tensor(const Trainer& run,
   }
 }
 
+/// A running mean is a sum over a batch, like a gradient: behind another normalisation it is zero
+/// but for rounding.
+double Verifier::floor_of_statistics(const Trainer& run) const {
+  double largest = 0;
+  for (const LocatedPart& buffer : run.residents()) {
+    if (reference_ == nullptr || !is_compared(buffer.value) || is_parameter(buffer.value) ||
+        !ir::is_floating(step_.type(buffer.value).dtype)) {
+      continue;
+    }
+    largest = std::max(largest, largest_magnitude(reference_->resident(buffer.value).tensor));
+  }
+  return (adopt_gradients_ ? kNarrowSums : kSums) * largest;
+}
+
 /// `adopt`: the reference takes the run's over, and differences are not judged.
 void Verifier::compare_residents(const Trainer& run, bool adopt) {
   double parameter_floor = 0;
+  const double buffer_floor = floor_of_statistics(run);
   for (const LocatedPart& parameter : run.residents()) {
     if (!is_compared(parameter.value)) {
       continue;
@@ -242,7 +257,7 @@ void Verifier::compare_residents(const Trainer& run, bool adopt) {
     compare_tensor(run,
                    parameter,
                    truth,
-                   parameter_floor,
+                   is_parameter(parameter.value) ? parameter_floor : buffer_floor,
                    adopt ? Adopts::kAll : Adopts::kNothing,
                    adopt ? std::string() : name);
   }

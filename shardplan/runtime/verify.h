@@ -36,6 +36,7 @@ struct Difference {
 /// largest of all are measured against that instead; gradients below 1e-4 of the largest gradient,
 /// narrower ones than fp64 below 1e-2: they may be rounding noise around zero, such as the gradient
 /// of a bias in front of a softmax or a normalisation. Those below 1e-6 are taken over, too.
+/// Running statistics are measured like gradients, against the largest of them.
 ///
 /// Without a flush the reference is one device that computes every step with the weights which the
 /// schedule's passes have by then, stage by stage. Losses are compared, and in fp64 parameters and
@@ -72,6 +73,7 @@ class Verifier {
   /// The reference's steps of one run without a flush; their mean loss.
   Result<double> run_delayed(const InputSource& inputs);
   Status compare_delayed(const Trainer& run, double loss, const InputSource& inputs);
+  [[nodiscard]] double floor_of_statistics(const Trainer& run) const;
   void compare_residents(const Trainer& run, bool adopt);
   void compare_loss(double loss, double reference);
   /// An empty name: the difference is not judged.
