@@ -54,11 +54,20 @@ Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeli
   }
   shape.chunks = stages / pipeline.devices;
   shape.pipelines = pipeline.pipelines;
+  if (pipeline.forward_group == 2) {
+    shape.scaling = ChimeraScaling::kForwardDoubling;
+  }
   SHARDPLAN_ASSIGN_OR_RETURN(Schedule schedule, info->make(shape));
   if (schedule.pipelines != pipeline.pipelines) {
     return invalid_input(
         fmt::format("schedule {} has one pipeline, not {}", pipeline.schedule, pipeline.pipelines),
         "pipeline");
+  }
+  if (schedule.forward_group != pipeline.forward_group) {
+    return invalid_input(fmt::format("schedule {} does not have forward passes in groups of {}",
+                                     pipeline.schedule,
+                                     pipeline.forward_group),
+                         "pipeline");
   }
   if (schedule.stages != stages) {
     return invalid_input(fmt::format("schedule {} has {} stages for {} groups of devices, not {}",

@@ -390,8 +390,14 @@ Status read_pipeline(const JsonValue& document,
                      const std::string& where,
                      Plan& plan) {
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue object, document.field("pipeline"));
-  SHARDPLAN_RETURN_IF_ERROR(
-      object.only({"schedule", "groups", "weights_later", "steps", "pipelines", "cut", "stages"}));
+  SHARDPLAN_RETURN_IF_ERROR(object.only({"schedule",
+                                         "groups",
+                                         "weights_later",
+                                         "steps",
+                                         "pipelines",
+                                         "forward_group",
+                                         "cut",
+                                         "stages"}));
   Pipeline pipeline;
   SHARDPLAN_RETURN_IF_ERROR(read_text(object, "schedule", pipeline.schedule));
   SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue groups, object.field("groups"));
@@ -410,6 +416,11 @@ Status read_pipeline(const JsonValue& document,
     SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue pipelines, object.field("pipelines"));
     SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t copies, pipelines.integer(1, count));
     pipeline.pipelines = static_cast<int>(copies);
+  }
+  if (object.has("forward_group")) {
+    SHARDPLAN_ASSIGN_OR_RETURN(const JsonValue passes, object.field("forward_group"));
+    SHARDPLAN_ASSIGN_OR_RETURN(const std::int64_t group, passes.integer(1, 2));
+    pipeline.forward_group = static_cast<int>(group);
   }
   SHARDPLAN_RETURN_IF_ERROR(read_cut(object, step, pipeline.stage_of));
   Result<training::StagedStep> staged = training::split_into_stages(

@@ -139,6 +139,9 @@ ordered_json write_pipeline(const Pipeline& pipeline, const ir::Graph& step) {
   if (pipeline.pipelines != 1) {
     out["pipelines"] = pipeline.pipelines;
   }
+  if (pipeline.forward_group != 1) {
+    out["forward_group"] = pipeline.forward_group;
+  }
   out["cut"] = ordered_json::array();
   int last = -1;
   for (std::size_t i = 0; i < step.ops().size(); ++i) {

@@ -71,6 +71,8 @@ struct Pipeline {
   /// Copies of the model that share the groups and the microbatches (Chimera: 2); a group has a
   /// stage of each.
   int pipelines = 1;
+  /// Forward passes of a stage that follow each other (Chimera's forward doubling: 2).
+  int forward_group = 1;
   /// Of the stages' own steps (training/stages.h), those of one pipeline after the other, on the
   /// devices of one group.
   std::vector<Plan> stages;

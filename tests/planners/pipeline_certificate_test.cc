@@ -33,6 +33,7 @@ struct Case {
   std::int64_t steps = 1;
   bool recompute = false;
   int pipelines = 1;
+  int forward_group = 1;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -64,7 +65,8 @@ Result<Made> make(const Case& c) {
       c.groups,
       planners::stages_of_segments(step, parts, planners::balanced_starts(parts, stages)),
       c.steps,
-      c.pipelines};
+      c.pipelines,
+      c.forward_group};
   if (c.recompute) {
     cut.recompute.emplace();
     for (const planners::Segment& segment : parts) {
@@ -132,6 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{kMlp, "pipedream", 4, 1, 1, "local:4", "dp", 0, 6},
                     Case{kMlp, "pipedream_2bw", 2, 1, 4, "local:4", "dp", 0, 3},
                     Case{kMlp, "chimera", 4, 1, 8, "local:4", "dp", 0, 1, false, 2},
+                    Case{kGpt, "chimera", 4, 1, 8, "local:4", "dp", 0, 1, false, 2, 2},
                     Case{kTied, "chimera", 2, 1, 4, "local:4", "dp", 0.5, 1, false, 2},
                     Case{kGpt, "chimera", 4, 1, 4, "8xA100-80GB", "megatron", 0, 1, true, 4}));
 

@@ -97,6 +97,12 @@ TEST_F(StagePlansTest, PipelinesThatAScheduleLacksAreRefused) {
   EXPECT_THAT(error(cut_of("chimera", 4, 3)), HasSubstr("3 pipelines on 4 devices"));
   EXPECT_THAT(error(cut_of("chimera", 4, 5)), HasSubstr("5 pipelines share 4 microbatches"));
   EXPECT_EQ(error(cut_of("chimera", 4, 4)), "");
+  StageCut doubled = cut_of("chimera", 2, 2);
+  doubled.forward_group = 2;
+  EXPECT_EQ(error(doubled), "");
+  doubled = cut_of("1f1b", 2, 1);
+  doubled.forward_group = 2;
+  EXPECT_THAT(error(doubled), HasSubstr("schedule 1f1b does not have forward passes in groups"));
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct Case {
   std::string inside = "dp";
   int chunks = 1;
   int pipelines = 1;
+  int forward_group = 1;
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -104,7 +105,8 @@ Result<Made> make(const Case& c, std::int64_t steps, bool keep_gradients) {
       c.groups,
       planners::stages_of_segments(made.step, parts, planners::balanced_starts(parts, stages)),
       steps,
-      c.pipelines};
+      c.pipelines,
+      c.forward_group};
   SHARDPLAN_ASSIGN_OR_RETURN(const planners::PlannerInfo* const inside,
                              planners::find_planner(c.inside));
   planners::StagePlans stage_plans(request, *inside);
@@ -379,6 +381,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{"viewed", "gpipe", 2, 2, 4},
                                          Case{"viewed", "1f1b", 2, 4, 4},
                                          Case{"viewed", "zb_v", 2, 2, 4, 0, "dp", 2},
+                                         Case{kGpt, "chimera", 4, 4, 12, 0, "dp", 1, 2, 2},
+                                         Case{kMlp, "chimera", 2, 4, 6, 1.0, "dp", 1, 2, 2},
                                          Case{"normalised", "gpipe", 2, 2, 4},
                                          Case{"normalised", "1f1b", 4, 4, 4},
                                          Case{"normalised", "1f1b", 2, 4, 2},

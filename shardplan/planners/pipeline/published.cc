@@ -50,7 +50,7 @@ constexpr auto kTraits = std::to_array<Traits>({
     {"dapple", "dapple", "", 2, true},
     {.name = "chimera",
      .schedule = "chimera",
-     .deviation = "with the step's microbatches, by concatenation",
+     .deviation = "with the step's microbatches",
      .pipelines = 2},
     {"distir", "1f1b", "with the step's microbatches"},
     {"alpa", "1f1b", "", 2, false, true},
@@ -198,6 +198,7 @@ class Publication {
     if (result.status != SearchStatus::kOptimal && result.status != SearchStatus::kFeasible) {
       return unsupported(result.explanation);
     }
+    schedule_ = result.best.schedule;
     std::vector<Part> parts;
     flatten(result.best.stages, result.best.pipelines, parts);
     return parts;
@@ -243,6 +244,10 @@ class Publication {
     }
     cut.pipelines = traits_.pipelines;
     if (cut.pipelines > 1) {
+      // Halves of microbatches are microbatches here, and run as doubled forward passes do.
+      const bool alone =
+          schedule_ == "chimera:concatenation" || request_.step.microbatches % 2 != 0;
+      cut.forward_group = alone ? 1 : 2;
       // Up, on the same groups.
       const std::vector<StageShape> down = cut.shapes;
       cut.shapes.insert(cut.shapes.end(), down.rbegin(), down.rend());
@@ -296,6 +301,7 @@ class Publication {
   StagePlans& stages_;
   Weights weights_;
   const Budget& budget_;
+  std::string schedule_{};  ///< of the method's plan
   std::string note_{};
 };
 

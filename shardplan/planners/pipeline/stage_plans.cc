@@ -272,8 +272,14 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
   plan.graph_hash = ir::structural_hash(request_.step);
   plan.recipe = request_.recipe;
   plan.cluster = request_.cluster;
-  plan.pipeline = plan::Pipeline{
-      cut.schedule, cut.groups, cut.stage_of, cut.weights_later, cut.steps, cut.pipelines, {}};
+  plan.pipeline = plan::Pipeline{cut.schedule,
+                                 cut.groups,
+                                 cut.stage_of,
+                                 cut.weights_later,
+                                 cut.steps,
+                                 cut.pipelines,
+                                 cut.forward_group,
+                                 {}};
   const Bytes limit = memory_limit(request_);
   // What runs again is said: then `inside` does not choose it to stay within the limit.
   std::vector<Bytes> limits(staged.stages.size(),

@@ -50,6 +50,7 @@ struct StageCut {
   std::vector<int> stage_of{};  ///< by op of the step, see training::split_into_stages
   std::int64_t steps = 1;       ///< without a flush, of an asynchronous schedule
   int pipelines = 1;            ///< copies of the stages on the same groups, see plan::Pipeline
+  int forward_group = 1;        ///< likewise
   /// By stage, of all pipelines; the devices of a group's stages are equal. Empty: groups of equal
   /// size.
   std::vector<StageShape> shapes{};
