@@ -96,9 +96,11 @@ class Stages {
   }
   [[nodiscard]] std::vector<int> stages_of(std::size_t device) const {
     std::vector<int> stages;
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
-      if (schedule_.device_of[0][static_cast<std::size_t>(stage)] == static_cast<int>(device)) {
-        stages.push_back(stage);
+    for (const std::vector<int>& device_of : schedule_.device_of) {
+      for (int stage = 0; stage < schedule_.stages; ++stage) {
+        if (device_of[static_cast<std::size_t>(stage)] == static_cast<int>(device)) {
+          stages.push_back(stage);
+        }
       }
     }
     return stages;
@@ -144,10 +146,11 @@ class Stages {
 /// No bubbles: every device is as long at work as the busiest.
 Seconds busiest(const Schedule& schedule, const std::vector<sim::StageTimes>& times) {
   std::vector<Seconds> busy(static_cast<std::size_t>(schedule.devices), 0);
-  for (int stage = 0; stage < schedule.stages; ++stage) {
-    const auto s = static_cast<std::size_t>(stage);
-    busy[static_cast<std::size_t>(schedule.device_of[0][s])] +=
-        (times[s].forward + times[s].backward) * static_cast<double>(schedule.microbatches);
+  for (const int pipeline : schedule.pipeline_of) {  // of each microbatch
+    const std::vector<int>& device_of = schedule.device_of[static_cast<std::size_t>(pipeline)];
+    for (std::size_t s = 0; s < times.size(); ++s) {
+      busy[static_cast<std::size_t>(device_of[s])] += times[s].forward + times[s].backward;
+    }
   }
   return *std::max_element(busy.begin(), busy.end());
 }
@@ -160,7 +163,9 @@ const std::vector<ScheduleChoice>& schedule_choices() {
                                                    {"interleaved_1f1b", 4},
                                                    {"zb_h1", 1, true},
                                                    {"zb_h2", 1, true},
-                                                   {"zb_v", 2, true}};
+                                                   {"zb_v", 2, true},
+                                                   {"chimera", 1, false, 2},
+                                                   {"chimera", 1, false, 2, 2}};
   return choices;
 }
 
@@ -171,6 +176,10 @@ Result<Schedule> Composer::schedule(int groups, const ScheduleChoice& choice) co
   shape.devices = groups;
   shape.microbatches = request_.step.microbatches;
   shape.chunks = choice.chunks;
+  shape.pipelines = choice.pipelines;
+  if (choice.forward_group == 2) {
+    shape.scaling = lower::ChimeraScaling::kForwardDoubling;
+  }
   return info->make(shape);
 }
 
@@ -184,7 +193,10 @@ StageCut Composer::cut(const Schedule& schedule,
                schedule.devices,
                stages_of_segments(request_.step, costs_.blocks(), starts)};
   const std::int64_t devices = request_.cluster.device_count() / schedule.devices;
-  out.shapes.assign(starts.size(), StageShape{devices, option.inside, option.mesh});
+  out.pipelines = choice.pipelines;
+  out.forward_group = choice.forward_group;
+  out.shapes.assign(starts.size() * static_cast<std::size_t>(choice.pipelines),
+                    StageShape{devices, option.inside, option.mesh});
   out.recompute.emplace();
   for (std::size_t b = 0; b < again.size(); ++b) {
     if (again[b] && !costs_.blocks()[b].block.empty()) {

@@ -17,8 +17,10 @@ struct ScheduleChoice {
   std::string_view name;
   int chunks = 1;
   bool weights_later = false;
+  int pipelines = 1;      ///< see plan::Pipeline
+  int forward_group = 1;  ///< likewise
 };
-/// Those that run a step at a time on one copy of the weights, 1F1B first.
+/// Those that run a step at a time, 1F1B first.
 [[nodiscard]] const std::vector<ScheduleChoice>& schedule_choices();
 
 /// A way to cut a step into stages, all of whose groups run their blocks alike.

@@ -213,7 +213,10 @@ class Search {
       const StageCut cut{std::string(schedule.name),
                          schedule.weights_later,
                          groups,
-                         stages_of_segments(request_.step, parts, starts)};
+                         stages_of_segments(request_.step, parts, starts),
+                         1,
+                         schedule.pipelines,
+                         schedule.forward_group};
       Result<Candidate> made = by_experts_.plan(cut, budget_);
       if (!made) {
         return;
