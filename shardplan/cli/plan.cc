@@ -81,15 +81,7 @@ void print_summary(const planners::PlanResult& result,
                                                      : plan.cluster.device.memory),
              memory_text(result.simulation.at_peak));
   fmt::print("recompute {}\n", recompute_text(plan));
-  if (plan.pipeline && plan.pipeline->steps > 1) {
-    fmt::print(
-        "weights   stale: {} steps follow each other without a flush, and do not compute what "
-        "one device does\n",
-        plan.pipeline->steps);
-  }
-  if (!result.explanation.empty()) {
-    fmt::print("note      {}\n", result.explanation);
-  }
+  print_remarks(result);
   if (!plan.pipeline) {
     print_whole_calls(planners::whole_calls(plan, planning.step));
   }

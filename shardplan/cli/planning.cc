@@ -177,6 +177,19 @@ Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
   return std::move(results.front());
 }
 
+void print_remarks(const planners::PlanResult& result) {
+  const std::optional<plan::Pipeline>& pipeline = result.best.pipeline;
+  if (pipeline && pipeline->steps > 1) {
+    fmt::print(
+        "weights   stale: {} steps follow each other without a flush, and do not compute what "
+        "one device does\n",
+        pipeline->steps);
+  }
+  if (!result.explanation.empty()) {
+    fmt::print("note      {}\n", result.explanation);
+  }
+}
+
 std::string_view limit_name(planners::SearchLimit limit) {
   switch (limit) {
     case planners::SearchLimit::kNone:

@@ -44,6 +44,9 @@ struct Planning {
 [[nodiscard]] Result<Planning> read_planning(const std::string& command,
                                              const PlanningOptions& options);
 
+/// Lines on what a plan is not: of stale weights, and the planner's own note.
+void print_remarks(const planners::PlanResult& result);
+
 /// Bytes of --memory; 0 when it is not given.
 [[nodiscard]] Result<Bytes> read_memory(const std::string& text);
 

@@ -332,7 +332,13 @@ Result<std::vector<Planning>> read_microbatch_sweep(const std::string& text,
                                                     const Planning& planning) {
   SHARDPLAN_ASSIGN_OR_RETURN(std::vector<std::int64_t> counts, read_counts(text, kMicrobatches));
   const bool all = counts.empty();
-  for (std::int64_t count = 1; all && count <= batch_of(planning.step).samples; count *= 2) {
+  std::int64_t rows = 1;
+  for (const ir::Value& value : planning.step.values()) {
+    if (value.kind == ir::ValueKind::kInput && value.type.rank() > 0) {
+      rows = std::max(rows, value.type.shape.front());
+    }
+  }
+  for (std::int64_t count = 1; all && count <= rows; count *= 2) {
     counts.push_back(count);
   }
   SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
@@ -439,11 +445,16 @@ Result<int> sweep_microbatches(const planners::PlannerInfo& planner,
     clear_progress();
     print_heading(of_best);
     print_microbatch_table(results, plannings);
-    fmt::print("\nfastest   {} microbatches{}\n",
-               of_best.recipe.microbatches,
+    const std::int64_t count = of_best.recipe.microbatches;
+    fmt::print("\nfastest   {} microbatch{}{}\n",
+               count,
+               count == 1 ? "" : "es",
                output.empty() ? "; give -o plan.json to keep the plan" : ", written to " + output);
+    print_remarks(*best);
     if (interrupted(results)) {
-      fmt::print("Interrupted: larger numbers are missing.\n");
+      fmt::print("Interrupted: {}\n",
+                 results.size() < plannings.size() ? "larger numbers are missing."
+                                                   : "the last is the best plan so far.");
     }
   }
   if (!any) {

@@ -26,6 +26,52 @@ std::optional<Box> meet(const Box& a, const Box& b) {
   return out;
 }
 
+Status check_shape(const Schedule& schedule,
+                   const ir::Graph& step,
+                   const plan::Pipeline& pipeline,
+                   int stages) {
+  if (schedule.pipelines != pipeline.pipelines) {
+    return invalid_input(
+        fmt::format("schedule {} has one pipeline, not {}", pipeline.schedule, pipeline.pipelines),
+        "pipeline");
+  }
+  if (schedule.forward_group != pipeline.forward_group) {
+    return invalid_input(fmt::format("schedule {} does not have forward passes in groups of {}",
+                                     pipeline.schedule,
+                                     pipeline.forward_group),
+                         "pipeline");
+  }
+  if (schedule.stages != stages) {
+    return invalid_input(fmt::format("schedule {} has {} stages for {} groups of devices, not {}",
+                                     pipeline.schedule,
+                                     schedule.stages,
+                                     pipeline.devices,
+                                     stages),
+                         "pipeline");
+  }
+  for (int k = 0; k < pipeline.pipelines; ++k) {
+    const std::vector<int>& of = schedule.pipeline_of;
+    if (std::find(of.begin(), of.end(), k) == of.end()) {
+      return invalid_input(
+          fmt::format("schedule {} gives pipeline {} of {} none of the {} microbatches",
+                      pipeline.schedule,
+                      k,
+                      pipeline.pipelines,
+                      step.microbatches),
+          "pipeline");
+    }
+  }
+  if (schedule.synchronous && pipeline.steps != 1) {
+    return invalid_input(
+        fmt::format("schedule {} ends every step with a flush; {} steps without one are for "
+                    "asynchronous schedules",
+                    pipeline.schedule,
+                    pipeline.steps),
+        "pipeline");
+  }
+  return {};
+}
+
 Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeline) {
   SHARDPLAN_ASSIGN_OR_RETURN(const ScheduleInfo* const info, find_schedule(pipeline.schedule));
   const auto copies = static_cast<int>(pipeline.stages.size());
@@ -58,33 +104,7 @@ Result<Schedule> schedule_of(const ir::Graph& step, const plan::Pipeline& pipeli
     shape.scaling = ChimeraScaling::kForwardDoubling;
   }
   SHARDPLAN_ASSIGN_OR_RETURN(Schedule schedule, info->make(shape));
-  if (schedule.pipelines != pipeline.pipelines) {
-    return invalid_input(
-        fmt::format("schedule {} has one pipeline, not {}", pipeline.schedule, pipeline.pipelines),
-        "pipeline");
-  }
-  if (schedule.forward_group != pipeline.forward_group) {
-    return invalid_input(fmt::format("schedule {} does not have forward passes in groups of {}",
-                                     pipeline.schedule,
-                                     pipeline.forward_group),
-                         "pipeline");
-  }
-  if (schedule.stages != stages) {
-    return invalid_input(fmt::format("schedule {} has {} stages for {} groups of devices, not {}",
-                                     pipeline.schedule,
-                                     schedule.stages,
-                                     pipeline.devices,
-                                     stages),
-                         "pipeline");
-  }
-  if (schedule.synchronous && pipeline.steps != 1) {
-    return invalid_input(
-        fmt::format("schedule {} ends every step with a flush; {} steps without one are for "
-                    "asynchronous schedules",
-                    pipeline.schedule,
-                    pipeline.steps),
-        "pipeline");
-  }
+  SHARDPLAN_RETURN_IF_ERROR(check_shape(schedule, step, pipeline, stages));
   SHARDPLAN_RETURN_IF_ERROR(check(schedule));
   return schedule;
 }

@@ -167,6 +167,9 @@ PlanResult conclude(const PlanRequest& request,
   if (best.simulation.peak_bytes > limit) {
     result.status = SearchStatus::kInfeasible;
     result.explanation = infeasible_text(best, limit, proof.least_bytes);
+    if (result.limit != SearchLimit::kNone && proof.least_bytes <= static_cast<double>(limit)) {
+      result.explanation += "; the search was stopped before its end";
+    }
     return result;
   }
   prediction.objective_seconds = least_additive_seconds(candidates, limit);

@@ -26,7 +26,8 @@ struct PlanRequest {
   Seconds time_limit = 0;  ///< of the search; 0 = none
   std::uint64_t seed = 0;
   Control control{};
-  /// Of no use is a plan with this simulated time or more: a planner may end without one.
+  /// Of no use is a plan with this simulated time or more: a planner may end without one, as `map`
+  /// does where its bounds say so.
   Seconds worth = std::numeric_limits<Seconds>::infinity();
 };
 

@@ -117,7 +117,9 @@ class Meanings {
     }
   }
 
-  /// In a pipeline stage the batch comes in messages: what depends on no batch is not sent.
+  /// In a pipeline stage the batch comes in messages, as their first dimension in all but a few
+  /// models (what is made of weights alone is sent as well); a wrong name costs a rule of experts
+  /// some time, and nothing else.
   void name_received() {
     for (std::size_t i = 0; i < maps_.size(); ++i) {
       if (step_.ops()[i].name == "receive" && !maps_[i].results[0].empty()) {

@@ -356,6 +356,9 @@ class GroupWalk {
     }
     peak_.bytes = bytes_;
     peak_.group = group;
+    if (!tasks_.empty()) {
+      peak_.task = tasks_.front();
+    }
   }
 
   Result<PipelineCertificate::Peak> run() {

@@ -514,7 +514,8 @@ Result<StagedStep> split_into_stages(const ir::Graph& step,
   stages.reserve(copies.op_of.size());
   for (std::size_t i = 0; i < copies.op_of.size(); ++i) {
     const OpId op = copies.op_of[i];
-    stages.push_back(op.valid() ? forward_stage[op.index()] + copies.pipeline_of[i] * count : 0);
+    const bool forward = op.valid() && step.op(op).phase == Phase::kForward;
+    stages.push_back(forward ? forward_stage[op.index()] + copies.pipeline_of[i] * count : 0);
   }
   SHARDPLAN_ASSIGN_OR_RETURN(StagedStep out,
                              split_step(copies.step, stages, count * pipelines, weights_later));

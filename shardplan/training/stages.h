@@ -40,17 +40,14 @@ struct StagedStep {
 ///
 /// - An op that depends on no parameter (masks, positions, counts of tokens) is in every stage that
 ///   needs it, whatever its stage in the list: inputs are on every stage.
-/// - Backward ops are in the stage of their forward op. A parameter that several stages read
-/// belongs
-///   to the first of them, which sums its gradients and updates it, and then sends the new weight
-///   to the others.
+/// - Backward ops are in the stage of their forward op. A parameter that several stages read is of
+///   the first of them, which sums its gradients and updates it, and then sends the new weight to
+///   the others.
 /// - Update ops are where the parameter is. The norm of all gradients goes through the stages by
 ///   messages; the counter of steps is everywhere.
 /// - In the forward and backward phases a stage receives before its first op of the phase.
-///
 /// - With `weights_later`, the backward ops that other stages wait for come first, and then the
-/// rest:
-///   gradients of weights (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024).
+///   rest, the gradients of weights (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024).
 ///
 /// - With several `pipelines`, which share the microbatches, there are as many copies of the S
 ///   stages: stage s of pipeline k is number k · S + s, with the loss of its pipeline's

@@ -72,13 +72,15 @@ class RunTest(CommandLineTest):
                     "plan", mlp, *words, "--precision", "fp64", "--planner", planner, "-o", "plan.json"
                 )
                 self.assertIs(planned["stale_weights"], True)
+                start = time.monotonic()
                 report = self.succeed_json("run", "plan.json", "--verify", "--steps", "2")
+                wall = time.monotonic() - start
                 self.assertIs(report["ok"], True)
                 self.assertLess(report["max_relative_error"], 1e-9)
                 self.assertGreater(report["steps_a_run"], 1)
                 self.assertEqual(len(report["losses"]), 2)
                 # Of one step, though a run has many.
-                self.assertLess(report["measured_step_seconds"] * report["steps_a_run"], 60)
+                self.assertLess(report["measured_step_seconds"] * report["steps_a_run"], wall)
                 for predicted, measured in zip(
                     report["predicted_peak_bytes"], report["measured_peak_bytes"]
                 ):

@@ -124,6 +124,18 @@ class MicrobatchSweepTest(CommandLineTest):
         one = self.succeed_json(*self.WORDS, "--microbatches", str(fastest["microbatches"]))
         self.assertEqual(one["step_seconds"], fastest["step_seconds"])
 
+    def test_pipelines_of_few_microbatches_can_be_simulated(self):
+        words = ["--cluster", "local:4", "--planner", "chimera", "--sweep", "microbatches=2,4"]
+        swept = self.succeed_json("plan", "gpt:layers=4,hidden=64,heads=4,seq=16,batch=8,vocab=64",
+                                  *words, "-o", "plan.json")
+        self.assertEqual(len(swept["plans"]), 2)
+        self.succeed("simulate", "plan.json")
+
+    def test_plans_with_stale_weights_are_called_so(self):
+        text = self.succeed("plan", "mlp:layers=4,hidden=128,batch=64", "--cluster", "local:2",
+                            "--planner", "pipedream_2bw", "--sweep", "microbatches=4,8")
+        self.assertIn("weights   stale", text)
+
     def test_table_of_a_list(self):
         text = self.succeed(*self.WORDS, "--sweep", "microbatches=2,6")
         self.assertIn("fastest", text)

@@ -100,6 +100,10 @@ TEST_F(StagePlansTest, PipelinesThatAScheduleLacksAreRefused) {
   StageCut doubled = cut_of("chimera", 2, 2);
   doubled.forward_group = 2;
   EXPECT_EQ(error(doubled), "");
+  // Four microbatches in groups of two are two groups: none is left for half of the pipelines.
+  StageCut starved = cut_of("chimera", 4, 4);
+  starved.forward_group = 2;
+  EXPECT_THAT(error(starved), HasSubstr("of 4 none of the 4 microbatches"));
   doubled = cut_of("1f1b", 2, 1);
   doubled.forward_group = 2;
   EXPECT_THAT(error(doubled), HasSubstr("schedule 1f1b does not have forward passes in groups"));

@@ -52,7 +52,7 @@ void measure_memory(const lower::Program& program, const ir::Graph& graph, Block
   memory.keep(0);
   cost.weights = live(meter);
   cost.passing =
-      std::max({Bytes{0}, std::max(forward_peak, backward_peak) - cost.weights - cost.saved});
+      std::max<Bytes>(0, std::max(forward_peak, backward_peak) - cost.weights - cost.saved);
 }
 
 /// Seconds that the messages of a phase take to the neighbour, by what each device has of them.
@@ -151,22 +151,29 @@ Result<BlockCosts> BlockCosts::make(const PlanRequest& request) {
       out.of_kind_.push_back(std::move(stage));
     }
   }
-  for (const ExpertRule& rule : expert_rules()) {
-    const bool applies =
-        std::any_of(out.of_kind_.begin(), out.of_kind_.end(), [&](const training::Stage& block) {
-          PlanRequest alone{.step = block.graph};
-          return Experts(alone).applies(rule);
-        });
-    if (applies) {
-      out.rules_.push_back(&rule);
+  return out;
+}
+
+void BlockCosts::find_rules() {
+  std::vector<bool> applies(expert_rules().size(), false);
+  for (const training::Stage& block : of_kind_) {
+    const PlanRequest alone{.step = block.graph};
+    const Experts experts(alone);
+    for (std::size_t rule = 0; rule < applies.size(); ++rule) {
+      applies[rule] = applies[rule] || experts.applies(expert_rules()[rule]);
     }
   }
-  return out;
+  for (std::size_t rule = 0; rule < applies.size(); ++rule) {
+    if (applies[rule]) {
+      rules_.push_back(&expert_rules()[rule]);
+    }
+  }
 }
 
 Result<GroupOption> BlockCosts::option(const PlannerInfo& inside,
                                        const cluster::Cluster& part,
-                                       const cluster::DeviceMesh& mesh) const {
+                                       const cluster::DeviceMesh& mesh,
+                                       const Budget& budget) const {
   GroupOption out{&inside, mesh, {}};
   for (const training::Stage& block : of_kind_) {
     PlanRequest request{.step = block.graph};
@@ -174,6 +181,7 @@ Result<GroupOption> BlockCosts::option(const PlannerInfo& inside,
     request.cluster = part;
     request.memory_limit = std::numeric_limits<Bytes>::max();
     request.mesh = mesh;
+    request.time_limit = budget.remaining();
     request.seed = request_.seed;
     request.control = request_.control;
     SHARDPLAN_ASSIGN_OR_RETURN(PlanResult planned, inside.plan(request));
@@ -198,6 +206,9 @@ Result<GroupOption> BlockCosts::option(const PlannerInfo& inside,
 Result<const std::vector<GroupOption>*> BlockCosts::options(std::int64_t devices,
                                                             const Budget& budget) {
   const auto [known, fresh] = options_.try_emplace(devices);
+  if (rules_.empty()) {
+    find_rules();
+  }
   if (fresh) {
     SHARDPLAN_ASSIGN_OR_RETURN(const cluster::Cluster part,
                                plan::stage_cluster(request_.cluster, devices));
@@ -205,7 +216,7 @@ Result<const std::vector<GroupOption>*> BlockCosts::options(std::int64_t devices
       if (budget.exhausted()) {
         break;
       }
-      if (Result<GroupOption> made = option(*way.inside, part, way.mesh)) {
+      if (Result<GroupOption> made = option(*way.inside, part, way.mesh, budget)) {
         known->second.push_back(*std::move(made));
       }
     }

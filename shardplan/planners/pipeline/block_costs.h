@@ -46,9 +46,11 @@ class BlockCosts {
 
  private:
   explicit BlockCosts(const PlanRequest& request) : request_(request) {}
+  void find_rules();
   [[nodiscard]] Result<GroupOption> option(const PlannerInfo& inside,
                                            const cluster::Cluster& part,
-                                           const cluster::DeviceMesh& mesh) const;
+                                           const cluster::DeviceMesh& mesh,
+                                           const Budget& budget) const;
 
   const PlanRequest& request_;
   std::vector<Segment> blocks_;

@@ -54,7 +54,9 @@ class Stages {
       }
       rerun(device, high);
     }
-    return true;
+    // Where two pipelines share the blocks, a later device may have undone what an earlier one
+    // chose.
+    return schedule_.pipelines == 1 || peak() <= limit;
   }
 
   [[nodiscard]] std::vector<sim::StageTimes> times() const {
@@ -260,6 +262,9 @@ Result<std::vector<Composition>> Composer::compose(Bytes limit, const Budget& bu
       }
       std::optional<Composition> best;
       for (const GroupOption& option : *options) {
+        if (budget.exhausted()) {
+          break;
+        }
         const Seconds worth = best ? best->seconds : std::numeric_limits<Seconds>::infinity();
         if (std::optional<Composition> better = with(*made, choice, option, limit, worth)) {
           best = std::move(better);

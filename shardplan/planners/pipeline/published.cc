@@ -245,8 +245,9 @@ class Publication {
     cut.pipelines = traits_.pipelines;
     if (cut.pipelines > 1) {
       // Halves of microbatches are microbatches here, and run as doubled forward passes do.
-      const bool alone =
-          schedule_ == "chimera:concatenation" || request_.step.microbatches % 2 != 0;
+      const bool alone = schedule_ == "chimera:concatenation" ||
+                         request_.step.microbatches % 2 != 0 ||
+                         request_.step.microbatches < std::int64_t{2} * cut.pipelines;
       cut.forward_group = alone ? 1 : 2;
       // Up, on the same groups.
       const std::vector<StageShape> down = cut.shapes;

@@ -9,7 +9,7 @@
 // (published.h) are candidates too. The simulator has the last word.
 //
 // Bound: no device computes faster than its peak allows, so no plan takes less than the FLOPs of
-// the step over all devices' rate; with `map`'s own bound where one group is all there is.
+// the step over all devices' rate.
 #include "shardplan/planners/pipeline/shardplan.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ class Search {
 
  private:
   /// Where the step is made of a few kinds of blocks: the best of what compose.h puts together.
-  /// False: it is not.
+  /// False: it is not, or none of them fits.
   bool try_composed() {
     Result<BlockCosts> costs = BlockCosts::make(request_);
     if (!costs || costs->kinds() > kMostKinds || costs->blocks().size() < kAlike * costs->kinds()) {
@@ -105,7 +105,7 @@ class Search {
     for (std::size_t i = 0; composed && i < composed->size() && i < kRealised; ++i) {
       realise((*composed)[i], composer);
     }
-    return !tried_.empty();
+    return std::any_of(tried_.begin(), tried_.end(), [](const Tried& tried) { return tried.fits; });
   }
 
   /// Plans and simulates a composition; where it takes more memory than its blocks alone said, with

@@ -301,7 +301,7 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
       best = std::move(now);
     }
     if (best.simulation.peak_bytes <= limit || cut.recompute ||
-        !lower_limits(plan.pipeline->stages, best, limit, limits)) {
+        !lower_limits(best.plan.pipeline->stages, best, limit, limits)) {
       break;
     }
   }
