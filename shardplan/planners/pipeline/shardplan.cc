@@ -202,7 +202,8 @@ class Search {
   /// Shapes that a schedule does not have, and cuts that the step does not allow, are no
   /// candidates.
   void try_cuts(int groups, const ScheduleChoice& schedule, int rounds) {
-    const auto count = static_cast<std::size_t>(groups * schedule.chunks);
+    const std::size_t count =
+        static_cast<std::size_t>(groups) * static_cast<std::size_t>(schedule.chunks);
     std::vector<Segment> parts = blocks_.size() >= count ? blocks_ : ops_;
     if (parts.size() < count) {
       return;
