@@ -49,7 +49,9 @@ std::vector<OpId> write_points(const ir::Graph& step) {
   points.reserve(step.writes.size());
   for (const ir::Write& write : step.writes) {
     const std::size_t made = step.value(write.value).producer.index();
-    points.emplace_back(std::max(made, last_use[write.target.index()]));
+    // The write takes the value's storage: a stage that sends a new weight on has done so before.
+    points.emplace_back(
+        std::max({made, last_use[write.target.index()], last_use[write.value.index()]}));
   }
   return points;
 }

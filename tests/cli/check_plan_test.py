@@ -25,6 +25,12 @@ class GoodPlansTest(CommandLineTest):
         )
         return plan
 
+    def test_stages_that_share_a_weight_in_bf16(self):
+        model = "gpt:layers=2,hidden=64,heads=4,seq=16,batch=8,vocab=64"
+        words = ["--cluster", "local:2", "--planner", "gpipe", "--microbatches", "2"]
+        self.succeed("plan", model, *words, "--precision", "bf16", "-o", "plan.json")
+        self.assertIn("as the plan says", self.succeed("check-plan", "plan.json"))
+
     def test_models_and_clusters(self):
         for model in (MLP, GPT, LLAMA):
             for cluster in ("local:1", "local:4", "8xA100-80GB", "pairs8", "dgx-a100:2"):
