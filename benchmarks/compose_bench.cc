@@ -57,6 +57,20 @@ Result<Composition> find_choice(const PlanRequest& request, BlockCosts& costs) {
   return *found;
 }
 
+/// Calls `measure(request, costs, choice)` with that one.
+template <class Measure>
+void with_choice(benchmark::State& state, const Measure& measure) {
+  const Job job;
+  const PlanRequest request = job.request();
+  Result<BlockCosts> costs = BlockCosts::make(request);
+  const Result<Composition> choice = find_choice(request, *costs);
+  if (!choice) {
+    state.SkipWithError(choice.error().text().c_str());
+    return;
+  }
+  measure(request, *costs, *choice);
+}
+
 void blocks(benchmark::State& state) {
   const Job job;
   const PlanRequest request = job.request();
@@ -71,37 +85,26 @@ void blocks(benchmark::State& state) {
 BENCHMARK(blocks)->Unit(benchmark::kMillisecond);
 
 void configuration(benchmark::State& state) {
-  const Job job;
-  const PlanRequest request = job.request();
-  Result<BlockCosts> costs = BlockCosts::make(request);
-  const Result<Composition> choice = find_choice(request, *costs);
-  if (!choice) {
-    state.SkipWithError(choice.error().text().c_str());
-    return;
-  }
-  const Composer composer(request, *costs);
-  for ([[maybe_unused]] const auto iteration : state) {
-    benchmark::DoNotOptimize(composer.again(*choice, memory_limit(request)));
-  }
-  state.counters["step_s"] = choice->seconds;
+  with_choice(state, [&](const PlanRequest& request, BlockCosts& costs, const Composition& choice) {
+    const Composer composer(request, costs);
+    for ([[maybe_unused]] const auto iteration : state) {
+      benchmark::DoNotOptimize(composer.again(choice, memory_limit(request)));
+    }
+    state.counters["step_s"] = choice.seconds;
+  });
 }
 BENCHMARK(configuration)->Unit(benchmark::kMillisecond);
 
 void whole(benchmark::State& state) {
-  const Job job;
-  const PlanRequest request = job.request();
-  Result<BlockCosts> costs = BlockCosts::make(request);
-  const Result<Composition> choice = find_choice(request, *costs);
-  if (!choice) {
-    state.SkipWithError(choice.error().text().c_str());
-    return;
-  }
-  const PlannerInfo inside = map_planner();
-  const Result<Candidate> made = StagePlans(request, inside).plan(choice->cut);
-  for ([[maybe_unused]] const auto iteration : state) {
-    benchmark::DoNotOptimize(evaluate(made->plan, request.step));
-  }
-  state.counters["step_s"] = made->simulation.step_seconds;
+  with_choice(state,
+              [&](const PlanRequest& request, BlockCosts& /*costs*/, const Composition& choice) {
+                const PlannerInfo inside = map_planner();
+                const Result<Candidate> made = StagePlans(request, inside).plan(choice.cut);
+                for ([[maybe_unused]] const auto iteration : state) {
+                  benchmark::DoNotOptimize(evaluate(made->plan, request.step));
+                }
+                state.counters["step_s"] = made->simulation.step_seconds;
+              });
 }
 BENCHMARK(whole)->Unit(benchmark::kMillisecond);
 

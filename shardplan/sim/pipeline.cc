@@ -164,6 +164,16 @@ class GroupMemory {
 
 }  // namespace
 
+StageTimes stage_times(const SectionTimes& times) {
+  StageTimes out;
+  out.forward = times.forward;
+  out.backward = times.backward;
+  out.backward_input = times.backward_input;
+  out.backward_weight = times.backward_weight;
+  out.update = times.update;
+  return out;
+}
+
 Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
                                              const cluster::Cluster& cluster,
                                              const std::vector<plan::Plan>& stages,
@@ -175,12 +185,7 @@ Result<PipelineSimulation> simulate_pipeline(const PipelineProgram& program,
     const cost::CostModel cost(stages[s].cluster, stages[s].mesh);
     const SectionTimes times = section_times(
         program.programs[s], program.weights_begin[s], program.stages[s].graph, cost, options);
-    StageTimes& stage = out.stage_times.emplace_back();
-    stage.forward = times.forward;
-    stage.backward = times.backward;
-    stage.backward_input = times.backward_input;
-    stage.backward_weight = times.backward_weight;
-    stage.update = times.update;
+    out.stage_times.push_back(stage_times(times));
     const double microbatches = microbatches_of(program, static_cast<int>(s));
     const auto group = static_cast<std::size_t>(program.device_of(static_cast<int>(s)));
     busy[group] += (times.forward + times.backward) * microbatches + times.update;

@@ -10,6 +10,9 @@
 
 namespace shardplan::sim {
 
+/// The passes of a stage as a schedule runs them, without messages.
+[[nodiscard]] StageTimes stage_times(const SectionTimes& times);
+
 /// What a step of a pipeline takes.
 struct PipelineSimulation {
   /// The step's time; the peak of the fullest device and what is there; kernels and FLOPs of the

@@ -13,6 +13,7 @@
 #include "shardplan/planners/intra/expert.h"
 #include "shardplan/planners/intra/map2023.h"
 #include "shardplan/planners/pipeline/step_layers.h"
+#include "shardplan/sim/pipeline.h"
 #include "shardplan/sim/program_memory.h"
 
 namespace shardplan::planners {
@@ -84,11 +85,7 @@ Result<BlockCost> measure(const training::Stage& block,
       program, lower::weights_begin(program, block.weights_begin), block.graph, cost, options);
   const std::int64_t devices = plan.mesh.size();
   BlockCost out;
-  out.times.forward = times.forward;
-  out.times.backward = times.backward;
-  out.times.backward_input = times.backward_input;
-  out.times.backward_weight = times.backward_weight;
-  out.times.update = times.update;
+  out.times = sim::stage_times(times);
   out.times.send_forward = send_seconds(program, block.graph, whole, devices, Phase::kForward);
   out.times.send_backward = send_seconds(program, block.graph, whole, devices, Phase::kBackward);
   measure_memory(program, block.graph, out);
