@@ -42,7 +42,6 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   SHARDPLAN_RETURN_IF_ERROR(self.prepare_groups(setup.groups, setup.group_purpose));
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.microbatch, self.microbatch_));
   SHARDPLAN_RETURN_IF_ERROR(self.prepare(self.program_.update, self.update_));
-  self.find_gradient_ends();
   self.backward_begin_ = lower::backward_begin(self.program_);
   self.weights_begin_ = setup.weights_begin;
   self.reset_times();
@@ -53,6 +52,7 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorSetup& setup) {
   }
   try {
     self.fill_residents();
+    self.find_last_uses();
     self.find_views_of_residents();
   } catch (const std::exception& error) {
     return Error{ErrorCode::kRuntime,
@@ -148,23 +148,35 @@ Status Executor::prepare(const std::vector<Step>& steps, std::vector<Prepared>& 
   return {};
 }
 
-void Executor::find_gradient_ends() {
-  for (const lower::Resident& gradient : program_.kept_gradients) {
-    const LocalId root = program_.root(gradient.local);
-    Prepared* last = nullptr;
-    const auto scan = [&](const std::vector<Step>& steps, std::vector<Prepared>& prepared) {
-      for (std::size_t i = 0; i < steps.size(); ++i) {
-        const auto reads = [&](LocalId id) { return program_.root(id) == root; };
-        if (std::any_of(steps[i].inputs.begin(), steps[i].inputs.end(), reads) ||
-            std::any_of(steps[i].outputs.begin(), steps[i].outputs.end(), reads)) {
-          last = &prepared[i];
+void Executor::find_last_uses() {
+  std::vector<Prepared*> last(program_.values.size(), nullptr);  // by root
+  const auto scan = [&](const std::vector<Step>& steps, std::vector<Prepared>& prepared) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      for (const auto* ids : {&steps[i].inputs, &steps[i].outputs}) {
+        for (const LocalId id : *ids) {
+          last[program_.root(id).index()] = &prepared[i];
         }
       }
-    };
-    scan(program_.microbatch, microbatch_);
-    scan(program_.update, update_);
-    if (last != nullptr) {
-      last->last_uses.push_back(gradient.local);
+    }
+  };
+  scan(program_.microbatch, microbatch_);
+  scan(program_.update, update_);
+  for (const lower::Resident& gradient : program_.kept_gradients) {
+    if (Prepared* use = last[program_.root(gradient.local).index()]; use != nullptr) {
+      use->last_uses.push_back(gradient.local);
+    }
+  }
+  for (const std::vector<Step>* steps : {&program_.microbatch, &program_.update}) {
+    for (const Step& step : *steps) {
+      if (step.kind != StepKind::kWrite) {
+        continue;
+      }
+      // A resident has its storage: later readers may see it under its own name, but a microbatch
+      // that is set aside must not keep it once the last has.
+      const LocalId root = program_.root(step.inputs[0]);
+      if (!resident_root_[root.index()]) {
+        last[root.index()]->written.push_back(root);
+      }
     }
   }
 }
@@ -199,9 +211,7 @@ void Executor::write(LocalId target, LocalId value) {
   if (program_.root(target) == program_.root(value)) {
     return;  // updated in place
   }
-  // Nobody reads it under its own name any more; a microbatch that is set aside must not keep it.
   at::Tensor taken = tensor(value);
-  drop(program_.root(value));
   drop(program_.root(target));
   tensor(target) = std::move(taken);
 }
@@ -378,6 +388,9 @@ void Executor::run_instruction(const Step& step, const Prepared& prepared) {
   }
   for (const LocalId gradient : prepared.last_uses) {
     keep_gradient(gradient);
+  }
+  for (const LocalId written : prepared.written) {
+    drop(written);
   }
 }
 

@@ -117,6 +117,7 @@ class Executor final : public Trainer {
     std::vector<ops::CutWindow> cut{};
     std::shared_ptr<Group> group{};
     std::vector<lower::LocalId> last_uses{};  ///< kept gradients that are not read after this
+    std::vector<lower::LocalId> written{};    ///< written to residents, and not read after this
   };
   Status prepare_groups(GroupSource* groups, const std::string& purpose);
   Status prepare(const std::vector<lower::Step>& steps, std::vector<Prepared>& prepared);
@@ -125,7 +126,7 @@ class Executor final : public Trainer {
   [[nodiscard]] bool cut_to_nothing(const lower::Step& step) const;
   [[nodiscard]] std::vector<GlobalAxis> global_axes(const lower::Step& step) const;
   void fill_residents();
-  void find_gradient_ends();
+  void find_last_uses();
 
   /// May leave collectives in flight that the update waits for.
   Result<double> forward_and_backward(const InputSource& inputs);
