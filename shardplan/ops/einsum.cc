@@ -185,33 +185,50 @@ std::int64_t size_of(const std::string& letters,
   return size;
 }
 
-/// What oneDNN takes for a product in bf16 on a CPU with AVX-512: sums in f32 of a block of rows, a
-/// block of the right operand, and one of a left operand that is turned around. Beyond 768 of the
-/// inner dimension such a one takes all of its rows, up to 1024.
+/// The largest block of up to `most` (and not below `least`) whose multiple overshoots `size`
+/// least.
+std::int64_t even_block(std::int64_t size, std::int64_t least, std::int64_t most) {
+  most = std::min(most, size);
+  std::int64_t best = most;
+  std::int64_t overshoot = size;
+  for (std::int64_t block = most; block >= std::min(least, most) && overshoot > 0; --block) {
+    const std::int64_t over = (size + block - 1) / block * block - size;
+    if (over < overshoot) {
+      overshoot = over;
+      best = block;
+    }
+  }
+  return best;
+}
+
+/// What oneDNN takes for a product in bf16 on a CPU with AVX-512 and one thread: sums in f32 of a
+/// block of rows, a block of the right operand, and one of a left operand that is turned around.
+/// Where such a one goes through several blocks of the inner dimension, sums of up to 16 blocks of
+/// columns wait. Source: oneDNN, cpu/x64/matmul/brgemm_matmul_utils.cpp.
 Bytes scratch_of_narrow_product(const Product& p) {
+  constexpr std::int64_t kLeastRows = 32;
   constexpr std::int64_t kRows = 256;
   constexpr std::int64_t kColumns = 64;
+  constexpr std::int64_t kChunk = 16;
   constexpr std::int64_t kInner = 512;
-  constexpr std::int64_t kPair = 32;
+  constexpr std::int64_t kLine = 32;  ///< elements in a line of the cache
   constexpr Bytes kWide = 4;
   constexpr Bytes kNarrow = 2;
   constexpr Bytes kOwn = 1024;
-  const auto parts = [](std::int64_t size, std::int64_t most) {
-    return size / ((size + most - 1) / most);
-  };
-  const std::int64_t rows = parts(p.rows, kRows);
-  const std::int64_t padded = (p.inner + kPair - 1) / kPair * kPair;
-  const std::int64_t deep = p.inner > 2 * kInner && !p.turned ? 2 * kInner : kInner;
-  const std::int64_t inner = std::min(padded, deep);
-  Bytes bytes = kWide * rows * std::min(p.columns, kColumns) + kNarrow * inner * kColumns + kOwn;
-  if (p.turned && p.inner >= kInner + kRows && p.rows >= kRows) {
-    constexpr std::int64_t kMost = 1024;
-    constexpr Bytes kBlocks = Bytes{336} << 10;  // of the sums and of the right operand
-    bytes = kBlocks + kOwn + kNarrow * parts(p.rows, kMost) * kInner;
-  } else if (p.turned) {
-    bytes += kNarrow * rows * inner;
+  constexpr Bytes kAligned = 128;
+  const std::int64_t rows = even_block(p.rows, kLeastRows, kRows);
+  const bool is_deep = p.inner > 2 * kInner && p.rows > 1 && !p.turned;
+  const std::int64_t deep = is_deep ? 2 * kInner : kInner;
+  const std::int64_t inner = (std::min(p.inner, deep) + kLine - 1) / kLine * kLine;
+  const Bytes sums = kWide * rows * std::min(p.columns, kColumns);
+  const Bytes right = kNarrow * inner * kColumns;
+  if (!p.turned) {
+    return sums + right + kOwn;
   }
-  return bytes;
+  const std::int64_t blocks = (p.columns + kColumns - 1) / kColumns;
+  const std::int64_t waiting = p.inner > kInner ? even_block(blocks, 1, kChunk) : 1;
+  const std::int64_t row = inner + (inner == kInner ? kLine : 0);  // rows must not share a place
+  return sums * waiting + right + kNarrow * rows * row + kOwn + kAligned;
 }
 
 /// The letters of each group, in one order of each.
@@ -240,8 +257,12 @@ Product product_in(const OpView& op, const Equation& e, const Letters& l, Bytes 
   out.rows = size_of(rows, left, op.inputs[swapped ? 1 : 0]);
   out.columns = size_of(swapped ? l.m : l.n, swapped ? e.a : e.b, op.inputs[swapped ? 0 : 1]);
   out.inner = size_of(l.contracted, e.a, op.inputs[0]);
-  out.turned =
-      is_strided(left, l.batch, rows, l.contracted) && !rows.empty() && left.back() == rows.back();
+  out.turned = out.rows > 1 && out.inner > 1 && is_strided(left, l.batch, rows, l.contracted) &&
+               !rows.empty() && left.back() == rows.back();
+  if (out.columns == 1 && size_of(l.batch, e.a, op.inputs[0]) == 1) {  // ATen's product by a vector
+    std::swap(out.rows, out.columns);
+    out.turned = false;
+  }
   return out;
 }
 
@@ -273,8 +294,11 @@ Bytes workspace_einsum(const OpView& op) {
   constexpr Bytes kWide = 4;
   const ir::DType dtype = op.results[0].dtype;
   const bool narrow = ir::is_floating(dtype) && ir::element_bytes(dtype) < kWide;
-  const bool of_matrices = product.rows > 1 && product.inner > 1 && product.columns > 1;
-  return product.copied + (narrow && of_matrices ? scratch_of_narrow_product(product) : 0);
+  constexpr double kSmall = 16 * 16 * 16;  // ATen leaves smaller ones to BLAS
+  const bool on_onednn =
+      narrow && op.results[0].numel() > 0 &&
+      static_cast<double>(op.results[0].numel()) * static_cast<double>(product.inner) > kSmall;
+  return product.copied + (on_onednn ? scratch_of_narrow_product(product) : 0);
 }
 
 /// y = a·b gives da = g·b and db = a·g, each with the terms of the equation exchanged.
