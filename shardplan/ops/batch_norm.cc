@@ -62,6 +62,10 @@ Flops per_element(const OpView& op, std::size_t operand, Flops each) {
   return each * static_cast<Flops>(op.inputs[operand].numel());
 }
 
+bool is_narrow(const ir::TensorType& x) {
+  return accumulation_dtype(x.dtype) != x.dtype;
+}
+
 /// `count` numbers for each channel of `of`, [moments, channels], in the dtype.
 Bytes channel_vectors(std::int64_t count, const ir::TensorType& of, ir::DType dtype) {
   return count * of.shape[1] * ir::element_bytes(dtype);
@@ -84,7 +88,8 @@ Flops flops_batch_moments(const OpView& op) {
   return per_element(op, 0, 4);
 }
 
-/// Mean and variance, and ATen's own sums for them; none where f32 has runs of a loop of its own.
+/// Mean and variance, and ATen's own sums for them; for a narrow x also statistics that only say in
+/// which type. None where f32 has runs of a loop of its own.
 Bytes workspace_batch_moments(const OpView& op) {
   constexpr std::int64_t kLong = 16;
   const ir::TensorType& x = op.inputs[0];
@@ -93,7 +98,7 @@ Bytes workspace_batch_moments(const OpView& op) {
     return 0;
   }
   const std::int64_t sums = x.numel() == runs ? 3 : 2;
-  return channel_vectors(2 + sums, x, accumulation_dtype(x.dtype));
+  return channel_vectors(2 + sums + (is_narrow(x) ? 1 : 0), x, accumulation_dtype(x.dtype));
 }
 
 /// Statistics are computed in f64 and then narrowed.
@@ -185,10 +190,6 @@ Flops flops_batch_norm(const OpView& op) {
   return per_element(op, 0, 4);
 }
 
-bool is_narrow(const ir::TensorType& x) {
-  return accumulation_dtype(x.dtype) != x.dtype;
-}
-
 /// A factor and a summand for each channel; those of a narrow x are widened before.
 Bytes workspace_batch_norm(const OpView& op) {
   const auto widened =
@@ -200,7 +201,8 @@ Bytes workspace_batch_norm(const OpView& op) {
 Bytes workspace_batch_norm_sums(const OpView& op) {
   const ir::TensorType& x = op.inputs[1];
   const bool side_by_side = x.numel() == x.shape[0] * x.shape[1];
-  return channel_vectors(side_by_side ? 6 : 2, x, op.results[0].dtype);
+  const std::int64_t own = is_narrow(x) ? 5 : 4;
+  return channel_vectors(side_by_side ? 2 + own : 2, x, op.results[0].dtype);
 }
 
 /// Factors of g and x, and a summand; of a narrow x, a sample of both in the wide type.
@@ -406,10 +408,24 @@ Flops flops_group_norm_backward(const OpView& op) {
   return per_element(op, 1, 14);
 }
 
-/// Sums of g and of g · x for each sample and channel.
+/// Of a narrow x, weight (ones where there is none) and bias in the wide type.
+Bytes workspace_group_norm(const OpView& op) {
+  const ir::TensorType& x = op.inputs[0];
+  const std::int64_t vectors = op.attributes.flag_or("bias", false) ? 2 : 1;
+  return is_narrow(x) ? vectors * x.shape[1] * x.shape[2] * ir::element_bytes(op.results[1].dtype)
+                      : 0;
+}
+
+/// Sums of g and of g · x for each sample and channel; of a narrow x, the weight and what becomes
+/// of the gradients of weight and bias in the wide type.
 Bytes workspace_group_norm_backward(const OpView& op) {
-  const ir::Shape& x = op.inputs[1].shape;
-  return 2 * x[0] * x[1] * x[2] * ir::element_bytes(op.inputs[2].dtype);
+  const ir::TensorType& x = op.inputs[1];
+  const Bytes wide = ir::element_bytes(op.inputs[2].dtype);
+  const std::int64_t channels = x.shape[1] * x.shape[2];
+  const Bytes sums = 2 * x.shape[0] * channels * wide;
+  const auto gradients = static_cast<std::int64_t>(op.results.size() - 1);
+  return sums +
+         (is_narrow(x) ? channels * (wide + gradients * (wide - ir::element_bytes(x.dtype))) : 0);
 }
 
 void gradient_group_norm(GradientBuilder& b) {
@@ -481,6 +497,7 @@ std::vector<OpDef> batch_norm_ops() {
                  .infer = infer_group_norm,
                  .axes = axes_group_norm,
                  .flops = flops_group_norm,
+                 .workspace = workspace_group_norm,
                  .gradient = gradient_group_norm},
                 {.name = "group_norm_backward",
                  .summary = "gradients of group_norm's operands",

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "shardplan/ops/checks.h"
+#include "shardplan/ops/product_workspace.h"
 #include "shardplan/ops/registry.h"
 
 namespace shardplan::ops {
@@ -166,13 +167,11 @@ std::string group_like(std::string_view like,
   return out;
 }
 
-/// The product that is left to the library: [batch, rows, inner] by [batch, inner, columns].
+/// The product that is left to the library, and bytes of operands and result in other orders.
 struct Product {
-  Bytes copied = std::numeric_limits<Bytes>::max();
-  std::int64_t rows = 1;
-  std::int64_t inner = 1;
-  std::int64_t columns = 1;
-  bool turned = false;  ///< the left operand's rows lie side by side
+  Bytes operands = 0;
+  Bytes result = 0;
+  MatrixProduct of{};
 };
 
 std::int64_t size_of(const std::string& letters,
@@ -185,52 +184,6 @@ std::int64_t size_of(const std::string& letters,
   return size;
 }
 
-/// The largest block of up to `most` (and not below `least`) whose multiple overshoots `size`
-/// least.
-std::int64_t even_block(std::int64_t size, std::int64_t least, std::int64_t most) {
-  most = std::min(most, size);
-  std::int64_t best = most;
-  std::int64_t overshoot = size;
-  for (std::int64_t block = most; block >= std::min(least, most) && overshoot > 0; --block) {
-    const std::int64_t over = (size + block - 1) / block * block - size;
-    if (over < overshoot) {
-      overshoot = over;
-      best = block;
-    }
-  }
-  return best;
-}
-
-/// What oneDNN takes for a product in bf16 on a CPU with AVX-512 and one thread: sums in f32 of a
-/// block of rows, a block of the right operand, and one of a left operand that is turned around.
-/// Where such a one goes through several blocks of the inner dimension, sums of up to 16 blocks of
-/// columns wait. Source: oneDNN, cpu/x64/matmul/brgemm_matmul_utils.cpp.
-Bytes scratch_of_narrow_product(const Product& p) {
-  constexpr std::int64_t kLeastRows = 32;
-  constexpr std::int64_t kRows = 256;
-  constexpr std::int64_t kColumns = 64;
-  constexpr std::int64_t kChunk = 16;
-  constexpr std::int64_t kInner = 512;
-  constexpr std::int64_t kLine = 32;  ///< elements in a line of the cache
-  constexpr Bytes kWide = 4;
-  constexpr Bytes kNarrow = 2;
-  constexpr Bytes kOwn = 1024;
-  constexpr Bytes kAligned = 128;
-  const std::int64_t rows = even_block(p.rows, kLeastRows, kRows);
-  const bool is_deep = p.inner > 2 * kInner && p.rows > 1 && !p.turned;
-  const std::int64_t deep = is_deep ? 2 * kInner : kInner;
-  const std::int64_t inner = (std::min(p.inner, deep) + kLine - 1) / kLine * kLine;
-  const Bytes sums = kWide * rows * std::min(p.columns, kColumns);
-  const Bytes right = kNarrow * inner * kColumns;
-  if (!p.turned) {
-    return sums + right + kOwn;
-  }
-  const std::int64_t blocks = (p.columns + kColumns - 1) / kColumns;
-  const std::int64_t waiting = p.inner > kInner ? even_block(blocks, 1, kChunk) : 1;
-  const std::int64_t row = inner + (inner == kInner ? kLine : 0);  // rows must not share a place
-  return sums * waiting + right + kNarrow * rows * row + kOwn + kAligned;
-}
-
 /// The letters of each group, in one order of each.
 struct Letters {
   std::string batch;
@@ -239,30 +192,26 @@ struct Letters {
   std::string contracted;
 };
 
-Bytes copied_in(const OpView& op, const Equation& e, const Letters& l) {
+Product copies_in(const OpView& op, const Equation& e, const Letters& l) {
   const bool direct =
       e.result == joined(l.batch, l.m, l.n) || e.result == joined(l.batch, l.n, l.m);
-  return (is_strided(e.a, l.batch, l.m, l.contracted) ? 0 : op.inputs[0].bytes()) +
-         (is_strided(e.b, l.batch, l.contracted, l.n) ? 0 : op.inputs[1].bytes()) +
-         (direct ? 0 : op.results[0].bytes());
+  return {.operands = (is_strided(e.a, l.batch, l.m, l.contracted) ? 0 : op.inputs[0].bytes()) +
+                      (is_strided(e.b, l.batch, l.contracted, l.n) ? 0 : op.inputs[1].bytes()),
+          .result = direct ? 0 : op.results[0].bytes()};
 }
 
-Product product_in(const OpView& op, const Equation& e, const Letters& l, Bytes copied) {
+MatrixProduct matrices_in(const OpView& op, const Equation& e, const Letters& l) {
   const bool swapped =
       e.result == joined(l.batch, l.n, l.m) && e.result != joined(l.batch, l.m, l.n);
   const std::string_view left = swapped ? e.b : e.a;
   const std::string& rows = swapped ? l.n : l.m;
-  Product out;
-  out.copied = copied;
+  MatrixProduct out;
   out.rows = size_of(rows, left, op.inputs[swapped ? 1 : 0]);
   out.columns = size_of(swapped ? l.m : l.n, swapped ? e.a : e.b, op.inputs[swapped ? 0 : 1]);
   out.inner = size_of(l.contracted, e.a, op.inputs[0]);
-  out.turned = out.rows > 1 && out.inner > 1 && is_strided(left, l.batch, rows, l.contracted) &&
-               !rows.empty() && left.back() == rows.back();
-  if (out.columns == 1 && size_of(l.batch, e.a, op.inputs[0]) == 1) {  // ATen's product by a vector
-    std::swap(out.rows, out.columns);
-    out.turned = false;
-  }
+  out.turned =
+      is_strided(left, l.batch, rows, l.contracted) && !rows.empty() && left.back() == rows.back();
+  out.batch = size_of(l.batch, e.a, op.inputs[0]);
   return out;
 }
 
@@ -270,6 +219,7 @@ Product product_in(const OpView& op, const Equation& e, const Letters& l, Bytes 
 Product product_of(const OpView& op) {
   const Equation e = equation_of(op.attributes);
   Product best;
+  Bytes least = std::numeric_limits<Bytes>::max();
   for (const std::string_view batch_like : {e.a, e.b, e.result}) {
     for (const std::string_view contracted_like : {e.a, e.b}) {
       for (const std::string_view a_like : {e.a, e.result}) {
@@ -278,9 +228,11 @@ Product product_of(const OpView& op) {
                                 group_like(a_like, {e.a}, e.b),
                                 group_like(b_like, {e.b}, e.a),
                                 group_like(contracted_like, {e.a, e.b}, e.result)};
-          const Bytes copied = copied_in(op, e, letters);
-          if (copied < best.copied) {
-            best = product_in(op, e, letters, copied);
+          const Product copies = copies_in(op, e, letters);
+          if (copies.operands + copies.result < least) {
+            least = copies.operands + copies.result;
+            best = copies;
+            best.of = matrices_in(op, e, letters);
           }
         }
       }
@@ -291,14 +243,8 @@ Product product_of(const OpView& op) {
 
 Bytes workspace_einsum(const OpView& op) {
   const Product product = product_of(op);
-  constexpr Bytes kWide = 4;
-  const ir::DType dtype = op.results[0].dtype;
-  const bool narrow = ir::is_floating(dtype) && ir::element_bytes(dtype) < kWide;
-  constexpr double kSmall = 16 * 16 * 16;  // ATen leaves smaller ones to BLAS
-  const bool on_onednn =
-      narrow && op.results[0].numel() > 0 &&
-      static_cast<double>(op.results[0].numel()) * static_cast<double>(product.inner) > kSmall;
-  return product.copied + (on_onednn ? scratch_of_narrow_product(product) : 0);
+  return product.operands +
+         std::max(product.result, product_workspace(product.of, op.results[0].dtype));
 }
 
 /// y = a·b gives da = g·b and db = a·g, each with the terms of the equation exchanged.

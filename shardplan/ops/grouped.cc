@@ -2,9 +2,11 @@
 // are sorted by expert. Run i are the rows from ends[i - 1] (0 for the first) to ends[i]; rows
 // after the last run give zeros.
 
+#include <algorithm>
 #include <string>
 
 #include "shardplan/ops/checks.h"
+#include "shardplan/ops/product_workspace.h"
 #include "shardplan/ops/registry.h"
 
 namespace shardplan::ops {
@@ -42,6 +44,25 @@ AxisMap axes_grouped_matmul(const OpView& op) {
 Flops flops_grouped_matmul(const OpView& op) {
   return 2.0 * static_cast<Flops>(op.inputs[0].numel()) *
          static_cast<Flops>(op.results[0].shape[1]);
+}
+
+/// The ends as the kernel reads them, and a product of so many rows as a run has on average.
+Bytes workspace_of_runs(const OpView& op, MatrixProduct product) {
+  const Bytes ends = op.inputs[2].dtype == ir::DType::kInt64
+                         ? 0
+                         : op.inputs[2].numel() * ir::element_bytes(ir::DType::kInt64);
+  return ends + product_workspace(product, op.results[0].dtype);
+}
+
+std::int64_t rows_of_run(const OpView& op) {
+  const std::int64_t runs = std::max<std::int64_t>(1, op.inputs[2].numel());
+  return (op.inputs[0].shape[0] + runs - 1) / runs;
+}
+
+Bytes workspace_grouped_matmul(const OpView& op) {
+  return workspace_of_runs(
+      op,
+      {.rows = rows_of_run(op), .inner = op.inputs[0].shape[1], .columns = op.results[0].shape[1]});
 }
 
 void gradient_grouped_matmul(GradientBuilder& b) {
@@ -84,6 +105,14 @@ Flops flops_grouped_outer(const OpView& op) {
   return 2.0 * static_cast<Flops>(op.inputs[0].numel()) * static_cast<Flops>(op.inputs[1].shape[1]);
 }
 
+Bytes workspace_grouped_outer(const OpView& op) {
+  return workspace_of_runs(op,
+                           {.rows = op.inputs[0].shape[1],
+                            .inner = rows_of_run(op),
+                            .columns = op.inputs[1].shape[1],
+                            .turned = true});
+}
+
 }  // namespace
 
 std::vector<OpDef> grouped_ops() {
@@ -93,6 +122,7 @@ std::vector<OpDef> grouped_ops() {
        .infer = infer_grouped_matmul,
        .axes = axes_grouped_matmul,
        .flops = flops_grouped_matmul,
+       .workspace = workspace_grouped_matmul,
        .gradient = gradient_grouped_matmul,
        .matmul = true},
       {.name = "grouped_outer",
@@ -100,6 +130,7 @@ std::vector<OpDef> grouped_ops() {
        .infer = infer_grouped_outer,
        .axes = axes_grouped_outer,
        .flops = flops_grouped_outer,
+       .workspace = workspace_grouped_outer,
        .matmul = true},
   };
 }

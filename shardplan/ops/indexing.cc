@@ -114,6 +114,14 @@ void gradient_scatter_sum(GradientBuilder& b) {
           "gather", {b.output_gradient(0), b.input(1)}, {{"dim", b.attributes().integer("dim")}}));
 }
 
+/// ATen adds up in f32 what is narrow.
+Bytes workspace_scatter_sum(const OpView& op) {
+  const ir::TensorType& type = op.results[0];
+  const ir::DType wide = accumulation_dtype(type.dtype);
+  const bool narrow = ir::is_floating(type.dtype) && wide != type.dtype;
+  return narrow ? type.numel() * ir::element_bytes(wide) : 0;
+}
+
 Flops flops_scatter_sum(const OpView& op) {
   return static_cast<Flops>(op.inputs[0].numel());
 }
@@ -132,6 +140,7 @@ std::vector<OpDef> indexing_ops() {
        .infer = infer_scatter_sum,
        .axes = axes_scatter_sum,
        .flops = flops_scatter_sum,
+       .workspace = workspace_scatter_sum,
        .gradient = gradient_scatter_sum},
   };
 }

@@ -65,11 +65,13 @@ Result<Types> infer_label_score(Inputs inputs, const ir::Attributes& attributes)
   return Types{inputs[2]};
 }
 
-/// For each row its label in the shard's classes (i64) and two booleans.
-constexpr Bytes kLabelBytes = 10;
-
+/// For each row its label in the shard's classes (i64) and two booleans, or one and a narrow score.
 Bytes workspace_label_score(const OpView& op) {
-  return op.results[0].numel() * kLabelBytes;
+  constexpr Bytes kLabelBytes = 9;
+  const Bytes score = op.inputs[0].dtype == op.results[0].dtype
+                          ? 1
+                          : std::max<Bytes>(1, ir::element_bytes(op.inputs[0].dtype));
+  return op.results[0].numel() * (kLabelBytes + score);
 }
 
 /// The shard that holds the label gives its score, the others zero: a partial sum.

@@ -137,11 +137,17 @@ Flops flops_resample(const OpView& op) {
   return count;
 }
 
+/// What it takes to put channels last, or back: nothing where they are both first and last.
+Bytes turned_channels(const ir::TensorType& x) {
+  const bool lies_so = x.numel() == x.shape[0] * x.shape[1] || x.shape[1] <= 1;
+  return lies_so ? 0 : x.bytes();
+}
+
 /// ATen puts channels last where it interpolates two dimensions of several channels, and back;
 /// elsewhere it lists places and weights along each dimension.
 Bytes workspace_between(const std::string& mode, const ir::TensorType& x, const ir::TensorType& y) {
   if (x.rank() == 4 && mode != "cubic") {
-    return x.shape[1] > 1 ? x.bytes() + y.bytes() : 0;
+    return turned_channels(x) + turned_channels(y);
   }
   const Bytes taps = mode == "linear" ? 2 : mode == "cubic" ? 4 : 1;
   const Bytes place = ir::element_bytes(ir::DType::kInt64) + ir::element_bytes(x.dtype);
@@ -170,7 +176,11 @@ Bytes workspace_resample(const OpView& op) {
 }
 
 Bytes workspace_resample_backward(const OpView& op) {
-  return workspace_with_crop(made_of_part(op), op.results[0], 0);
+  const ir::TensorType made = made_of_part(op);
+  const ir::TensorType& g = op.inputs[0];
+  const bool last = made.rank() == 4 && op.attributes.string("mode") != "cubic" &&
+                    turned_channels(g) == 0;  // ATen then makes it with its channels last
+  return workspace_with_crop(made, op.results[0], last ? turned_channels(made) : 0);
 }
 
 void gradient_resample(GradientBuilder& b) {
@@ -238,6 +248,23 @@ Bytes workspace_take(const OpView& op) {
          ir::element_bytes(ir::DType::kInt64);
 }
 
+/// The places, and what ATen adds up in f32 for a narrow type: everything along the last dimension,
+/// a slice along the first.
+Bytes workspace_take_backward(const OpView& op) {
+  const ir::TensorType& type = op.results[0];
+  const auto dim = static_cast<std::size_t>(op.attributes.integer("dim"));
+  const ir::DType wide = accumulation_dtype(type.dtype);
+  std::int64_t summed = 0;
+  if (wide != type.dtype && type.rank() > 1) {
+    if (dim + 1 == type.shape.size()) {
+      summed = type.numel();
+    } else if (dim == 0) {
+      summed = type.numel() / std::max<std::int64_t>(1, type.shape[0]);
+    }
+  }
+  return workspace_take(op) + summed * ir::element_bytes(wide);
+}
+
 void gradient_take(GradientBuilder& b) {
   const std::int64_t dim = b.attributes().integer("dim");
   ir::Attributes attributes = b.attributes();
@@ -273,7 +300,7 @@ std::vector<OpDef> resample_ops() {
        .infer = infer_take_backward,
        .axes = axes_take,
        .flops = result_elements,
-       .workspace = workspace_take},
+       .workspace = workspace_take_backward},
   };
 }
 

@@ -9,9 +9,12 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -136,12 +139,83 @@ LocalIds localize(const at::Tensor& ids, const GlobalAxis& rows) {
   return {std::move(local), std::move(inside)};
 }
 
+/// Rows of this rank's part of a table, zeros for ids of other ranks; takes no memory.
+void copy_rows(const at::Tensor& weight,
+               const at::Tensor& ids,
+               const GlobalAxis& rows,
+               const at::Tensor& result) {
+  const auto* const id = ids.const_data_ptr<std::int64_t>();
+  const auto* const from = static_cast<const std::byte*>(weight.const_data_ptr());
+  auto* const to = static_cast<std::byte*>(result.mutable_data_ptr());
+  const auto width = static_cast<std::size_t>(weight.size(1)) * weight.element_size();
+  constexpr std::int64_t kRows = 256;  // worth a thread
+  at::parallel_for(0, ids.numel(), kRows, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t row = id[i] - rows.start;
+      std::byte* const target = to + static_cast<std::size_t>(i) * width;
+      if (row >= 0 && row < rows.local_size) {
+        std::memcpy(target, from + static_cast<std::size_t>(row) * width, width);
+      } else {
+        std::memset(target, 0, width);
+      }
+    }
+  });
+}
+
+template <class T>
+void add_rows_in(const at::Tensor& g,
+                 const at::Tensor& ids,
+                 const GlobalAxis& rows,
+                 std::int64_t padding,
+                 const at::Tensor& result) {
+  const auto* const id = ids.const_data_ptr<std::int64_t>();
+  const auto* const from = g.const_data_ptr<T>();
+  auto* const to = result.mutable_data_ptr<T>();
+  const std::int64_t width = result.size(1);
+  constexpr std::int64_t kRows = 1000;  // worth a thread
+  at::parallel_for(0, result.size(0), kRows, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = 0; i < ids.numel(); ++i) {
+      const std::int64_t row = id[i] - rows.start;
+      if (id[i] == padding || row < first || row >= last) {
+        continue;
+      }
+      for (std::int64_t k = 0; k < width; ++k) {
+        to[row * width + k] = static_cast<T>(to[row * width + k] + from[i * width + k]);
+      }
+    }
+  });
+}
+
+/// Adds each row of `g` to that of its id, in the order of the ids as ATen does, where this rank
+/// has it; takes no memory.
+void add_rows(const at::Tensor& g,
+              const at::Tensor& ids,
+              const GlobalAxis& rows,
+              std::int64_t padding,
+              const at::Tensor& result) {
+  switch (g.scalar_type()) {
+    case at::kDouble:
+      return add_rows_in<double>(g, ids, rows, padding, result);
+    case at::kHalf:
+      return add_rows_in<at::Half>(g, ids, rows, padding, result);
+    case at::kBFloat16:
+      return add_rows_in<at::BFloat16>(g, ids, rows, padding, result);
+    default:
+      return add_rows_in<float>(g, ids, rows, padding, result);
+  }
+}
+
 Tensors embedding(const KernelCall& call) {
   const at::Tensor& weight = call.input(0);
   const at::Tensor& ids = call.input(1);
   const GlobalAxis* rows = call.position("v");
   if (rows == nullptr || rows->whole()) {
     return {at::embedding(weight, ids).contiguous()};
+  }
+  if (ids.is_cpu() && ids.scalar_type() == at::kLong) {
+    const at::Tensor result = at::empty(call.results[0].shape, weight.options());
+    copy_rows(weight, ids, *rows, result);
+    return {result};
   }
   const LocalIds local = localize(ids, *rows);
   const at::Tensor result = at::embedding(weight, local.ids.clamp(0, rows->local_size - 1));
@@ -158,6 +232,11 @@ Tensors embedding_backward(const KernelCall& call) {
   const GlobalAxis* rows = call.position("v");
   if (rows == nullptr || rows->whole()) {
     return {to_result(call, 0, at::embedding_dense_backward(g, ids, local_rows, padding, false))};
+  }
+  if (ids.is_cpu() && ids.scalar_type() == at::kLong) {
+    const at::Tensor result = at::zeros(call.results[0].shape, g.options());
+    add_rows(g, ids, *rows, padding, result);
+    return {result};
   }
   const LocalIds local = localize(ids, *rows);
   local.inside.logical_and_(ids.ne(padding));

@@ -474,6 +474,13 @@ TEST_P(Workspace, OfSpaceAndSelections) {
   means.set("size", IntList{20, 20});
   expect_exact("avg_pool_backward", {floating({4, 16, 10, 10})}, means);
   expect_exact_when_cut("avg_pool_backward", {floating({4, 16, 10, 10})}, means);
+  for (const char* const mode : {"nearest", "linear"}) {  // a pixel has its channels first and last
+    const std::string name(mode);
+    const ir::TensorType pixel = floating({4, 16, 1, 1});
+    expect_exact("resample", {pixel}, {{"mode", name}, {"size", IntList{4, 4}}});
+    expect_exact("resample", {x}, {{"mode", name}, {"size", IntList{1, 1}}});
+    expect_exact("resample_backward", {pixel}, {{"mode", name}, {"size", IntList{4, 4}}});
+  }
   for (const char* const mode : {"nearest", "linear", "cubic"}) {
     const std::string name(mode);
     expect_exact("resample", {x}, {{"mode", name}, {"size", IntList{40, 40}}});
@@ -547,6 +554,21 @@ TEST_P(NarrowWorkspace, OfProducts) {
   }
 }
 
+TEST_P(NarrowWorkspace, OfLookups) {
+  const ir::TensorType rows = floating({2, 32, 32, 10});
+  const ir::TensorType lse{DType::kFloat32, {2, 32, 32}};
+  expect_exact(
+      "label_score", {rows, i64({2, 32, 32}), lse}, {{"ignore_index", std::int64_t{-100}}});
+  for (const std::int64_t dim : {0, 1, 2}) {
+    expect_exact("take_backward",
+                 {floating({5, 5, 5})},
+                 {{"dim", dim}, {"places", IntList{0, 1, 2, 3, 4}}, {"size", std::int64_t{9}}});
+  }
+  expect_exact("scatter_sum",
+               {floating({64, 30}), i64({64, 30})},
+               {{"dim", std::int64_t{1}}, {"shape", IntList{64, 100}}});
+}
+
 TEST_P(NarrowWorkspace, OfSumsAndBatchNorm) {
   const ir::TensorType x = floating({4, 32, 10, 10});
   const ir::TensorType c{DType::kFloat32, {32}};
@@ -555,6 +577,23 @@ TEST_P(NarrowWorkspace, OfSumsAndBatchNorm) {
   expect_exact("batch_norm_backward",
                {x, x, c, c, {DType::kFloat32, {3, 32}}, c},
                {{"eps", 1e-5}, {"weight", true}});
+  for (const ir::TensorType& some : {x, floating({64, 32}), floating({64, 32, 1, 1})}) {
+    expect_exact("batch_moments", {some});
+    expect_exact("batch_norm_sums", {some, some, c, c}, {{"eps", 1e-5}});
+  }
+  const ir::TensorType grouped = floating({4, 8, 4, 10, 10});
+  const ir::TensorType groups{DType::kFloat32, {4, 8}};
+  for (const bool affine : {false, true}) {
+    const Attributes attributes{{"eps", 1e-5}, {"weight", affine}, {"bias", affine}};
+    Types forward{grouped};
+    Types backward{grouped, grouped, groups, groups};
+    if (affine) {
+      forward.insert(forward.end(), 2, floating({8, 4}));
+      backward.push_back(floating({8, 4}));
+    }
+    expect_exact("group_norm", forward, attributes);
+    expect_exact("group_norm_backward", backward, attributes);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, NarrowWorkspace, ::testing::Values(DType::kBFloat16));
