@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include "shardplan/ops/call_workspace.h"
 #include "shardplan/ops/checks.h"
-#include "shardplan/ops/recurrent_workspace.h"
 #include "shardplan/ops/registry.h"
 
 namespace shardplan::ops {
@@ -362,19 +362,20 @@ Flops flops_call(const OpView& op) {
 
 /// Of operators that are known; nothing else is sure to be taken.
 Bytes workspace_call(const OpView& op) {
-  return workspace_recurrent(op).value_or(0);
+  return workspace_called(op).value_or(0);
 }
 
 /// The backward call runs the operator once more, and keeps its results and what it saves.
 Bytes workspace_call_backward(const OpView& op) {
   const std::size_t operands = op.inputs.size() - op.attributes.ints("given").size();
-  if (const std::optional<Bytes> known = workspace_recurrent_backward(
-          OpView{op.inputs.first(operands), op.results, op.attributes})) {
+  const Inputs given = op.inputs.subspan(operands);
+  if (const std::optional<Bytes> known = workspace_called_backward(
+          OpView{op.inputs.first(operands), op.results, op.attributes}, given)) {
     return *known;
   }
   Bytes bytes = 0;
-  for (std::size_t g = 0; g < op.attributes.ints("given").size(); ++g) {
-    bytes += 2 * op.inputs[op.inputs.size() - 1 - g].bytes();
+  for (const ir::TensorType& type : given) {
+    bytes += 2 * type.bytes();
   }
   return bytes;
 }

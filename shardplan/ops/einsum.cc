@@ -200,6 +200,34 @@ Product copies_in(const OpView& op, const Equation& e, const Letters& l) {
           .result = direct ? 0 : op.results[0].bytes()};
 }
 
+/// Bytes of a copy in another order of the letters: none where only those of size 1 move.
+Bytes moved_bytes(std::string_view from, const std::string& to, const ir::TensorType& type) {
+  const auto sized = [&](std::string_view term) {
+    std::string out;
+    std::copy_if(term.begin(), term.end(), std::back_inserter(out), [&](char letter) {
+      return type.shape[from.find(letter)] != 1;
+    });
+    return out;
+  };
+  return sized(from) == sized(to) ? 0 : type.bytes();
+}
+
+/// The copies that are in fact made.
+Product made_copies(const OpView& op, const Equation& e, const Letters& l) {
+  Product copies = copies_in(op, e, l);
+  copies.operands = 0;
+  if (!is_strided(e.a, l.batch, l.m, l.contracted)) {
+    copies.operands += moved_bytes(e.a, joined(l.batch, l.m, l.contracted), op.inputs[0]);
+  }
+  if (!is_strided(e.b, l.batch, l.contracted, l.n)) {
+    copies.operands += moved_bytes(e.b, joined(l.batch, l.contracted, l.n), op.inputs[1]);
+  }
+  if (copies.result > 0) {
+    copies.result = moved_bytes(e.result, joined(l.batch, l.m, l.n), op.results[0]);
+  }
+  return copies;
+}
+
 MatrixProduct matrices_in(const OpView& op, const Equation& e, const Letters& l) {
   const bool swapped =
       e.result == joined(l.batch, l.n, l.m) && e.result != joined(l.batch, l.m, l.n);
@@ -231,7 +259,7 @@ Product product_of(const OpView& op) {
           const Product copies = copies_in(op, e, letters);
           if (copies.operands + copies.result < least) {
             least = copies.operands + copies.result;
-            best = copies;
+            best = made_copies(op, e, letters);
             best.of = matrices_in(op, e, letters);
           }
         }

@@ -8,6 +8,7 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,15 @@ Attributes attributes_of(const Filter& f) {
           {"transposed", f.transposed},
           {"groups", f.groups}};
 }
+
+/// An operator called by name, and its gradient by `needed` operands.
+struct Called {
+  std::string target;
+  std::string arguments;
+  Types operands;
+  Shape result;
+  IntList needed{};
+};
 
 class Workspace : public ::testing::TestWithParam<DType> {
  protected:
@@ -137,6 +147,8 @@ class Workspace : public ::testing::TestWithParam<DType> {
                      made,
                      local.workspace);
   }
+
+  static void expect_call(const Called& c);
 
   /// Results and workspace together, to 20 per cent.
   static void expect_about(const std::string& name,
@@ -251,7 +263,9 @@ TEST_P(Workspace, OfProducts) {
       {"bqhd,bkhd->bhqk", {{4, 32, 8, 16}, {4, 32, 8, 16}}},
       {"bhqk,bkhd->bqhd", {{4, 8, 32, 32}, {4, 32, 8, 16}}},
       {"bhqd,bhkd->bhqk", {{4, 8, 32, 16}, {4, 8, 32, 16}}},
-      {"ab,cb->ca", {{32, 64}, {16, 64}}}};
+      {"ab,cb->ca", {{32, 64}, {16, 64}}},
+      {"bqhd,bhkd->bhqk", {{4, 1, 4, 16}, {4, 4, 9, 16}}},  // one query: nothing moves
+      {"bhqk,bhkd->bqhd", {{4, 4, 1, 9}, {4, 4, 9, 16}}}};
   for (const auto& [equation, shapes] : cases) {
     SCOPED_TRACE(equation);
     expect_exact(
@@ -432,6 +446,118 @@ TEST_P(Workspace, OfRecurrentCells) {
       sample.operands.push_back(sample.results[0]);
       expect_about("call_backward", sample.operands, gradients, sample.attributes);
     }
+  }
+}
+
+void Workspace::expect_call(const Called& c) {
+  SCOPED_TRACE(c.target);
+  std::string sizes;
+  for (const std::int64_t size : c.result) {
+    sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+  }
+  Attributes attributes{
+      {"target", c.target}, {"arguments", c.arguments}, {"results", "same[" + sizes + "]"}};
+  expect_exact("call", c.operands, attributes);
+  if (c.needed.empty()) {
+    return;
+  }
+  attributes.set("given", IntList{0});
+  attributes.set("needed", c.needed);
+  Types operands = c.operands;
+  operands.push_back(floating(c.result));
+  expect_exact("call_backward", operands, attributes);
+}
+
+TEST_P(Workspace, OfCalls) {
+  const auto f = [](Shape shape) { return floating(std::move(shape)); };
+  const std::string triplet = "anchor=$0, positive=$1, negative=$2";
+  const std::string pair = "x1=$0, x2=$1";
+  const std::string norm = "v=$0, g=$1, dim=";
+  const std::string features = "input1=$0, input2=$1, weight=$2, bias=$3";
+  const std::string grid =
+      "input=$0, grid=$1, interpolation_mode=0, padding_mode=0, "
+      "align_corners=false";
+  const std::string theta = "theta=$0, size=[4,1,8,16], align_corners=false";
+  for (const Called& c : std::vector<Called>{
+           {"aten.triplet_margin_loss.default", triplet, Types(3, f({16, 8})), {}, {0, 1, 2}},
+           {"aten.triplet_margin_loss.default", triplet, Types(3, f({64, 128})), {}, {0, 1, 2}},
+           {"aten.cdist.default", pair, {f({8, 8}), f({16, 8})}, {8, 16}, {0, 1}},
+           {"aten.cdist.default", pair, {f({8, 8}), f({16, 8})}, {8, 16}, {0}},
+           {"aten.cdist.default", pair, {f({3, 32, 24}), f({3, 16, 24})}, {3, 32, 16}, {0, 1}},
+           {"aten.linalg_inv.default", "A=$0", {f({2, 16, 16})}, {2, 16, 16}, {0}},
+           {"aten.linalg_inv.default", "A=$0", {f({8, 64, 64})}, {8, 64, 64}, {0}},
+           {"aten.linalg_solve.default", "A=$0, B=$1", {f({2, 2}), f({2, 4})}, {2, 4}, {0, 1}},
+           {"aten.linalg_solve.default",
+            "A=$0, B=$1",
+            {f({8, 64, 64}), f({8, 64, 16})},
+            {8, 64, 16},
+            {0, 1}},
+           {"aten.bilinear.default",
+            features,
+            {f({8, 16}), f({8, 12}), f({3, 16, 12}), f({3})},
+            {8, 3},
+            {0, 1, 2, 3}},
+           {"aten.bilinear.default",
+            features,
+            {f({4, 32}), f({4, 16}), f({12, 32, 16}), f({12})},
+            {4, 12},
+            {0, 1, 2, 3}},
+           {"aten.cumprod.default", "self=$0, dim=1", {f({64, 30})}, {64, 30}, {0}},
+           {"aten.affine_grid_generator.default", theta, {f({4, 2, 3})}, {4, 8, 16, 2}, {0}},
+           {"aten.grid_sampler.default",
+            grid,
+            {f({2, 3, 16, 16}), f({2, 8, 8, 2})},
+            {2, 3, 8, 8},
+            {0, 1}},
+           {"aten._weight_norm.default",
+            norm + "0",
+            {f({32, 8, 16}), f({32, 1, 1})},
+            {32, 8, 16},
+            {0, 1}},
+           {"aten._weight_norm.default",
+            norm + "2",
+            {f({32, 8, 16}), f({1, 1, 16})},
+            {32, 8, 16},
+            {0, 1}},
+           {"aten.multiply.Tensor", "self=$0, other=$1", Types(2, f({4, 16})), {4, 16}, {0, 1}},
+           {"aten.multiply.Tensor", "self=$0, other=$1", {f({4, 16}), f({16})}, {4, 16}, {0, 1}},
+           {"aten.histc.default", "self=$0, bins=4, min=0, max=3", {f({128})}, {4}},
+           {"aten.diff.default",
+            "self=$0, n=1, dim=-1, prepend=$1",
+            {f({4, 40}), f({4, 1})},
+            {4, 40}}}) {
+    expect_call(c);
+  }
+}
+
+/// One step of a cell.
+TEST_P(Workspace, OfSingleCells) {
+  const std::int64_t batch = 8;
+  const std::int64_t hidden = 16;
+  const ir::TensorType state = floating({batch, hidden});
+  for (const auto& [target, gates] : {std::pair("aten.lstm_cell.default", 4),
+                                      std::pair("aten.gru_cell.default", 3),
+                                      std::pair("aten.rnn_tanh_cell.default", 1)}) {
+    const bool lstm = gates == 4;
+    Types operands{state, state};
+    std::string text = "input=$0, hx=$1, w_ih=$2, w_hh=$3, b_ih=$4, b_hh=$5";
+    if (lstm) {
+      operands.push_back(state);
+      text = "input=$0, hx=[$1,$2], w_ih=$3, w_hh=$4, b_ih=$5, b_hh=$6";
+    }
+    operands.insert(operands.end(), 2, floating({gates * hidden, hidden}));
+    operands.insert(operands.end(), 2, floating({gates * hidden}));
+    IntList needed(operands.size());
+    std::iota(needed.begin(), needed.end(), std::int64_t{0});
+    const std::string result = "same[8,16]";
+    Attributes attributes{{"target", std::string(target)},
+                          {"arguments", text},
+                          {"results", lstm ? result + " " + result : result}};
+    expect_exact("call", operands, attributes);
+    attributes.set("given", IntList{0});
+    attributes.set("needed", needed);
+    operands.push_back(state);
+    expect_exact("call_backward", operands, attributes);
   }
 }
 
