@@ -88,17 +88,23 @@ Flops flops_batch_moments(const OpView& op) {
   return per_element(op, 0, 4);
 }
 
-/// Mean and variance, and ATen's own sums for them; for a narrow x also statistics that only say in
-/// which type. None where f32 has runs of a loop of its own.
-Bytes workspace_batch_moments(const OpView& op) {
+/// Whether the runtime adds the op's sums over x by a loop of its own, without workspace: for
+/// narrow numbers, and for long runs of f32.
+bool has_own_loop(const ir::TensorType& x) {
   constexpr std::int64_t kLong = 16;
-  const ir::TensorType& x = op.inputs[0];
   const std::int64_t runs = std::max<std::int64_t>(1, x.shape[0] * x.shape[1]);
-  if (x.dtype == ir::DType::kFloat32 && x.numel() / runs >= kLong) {
-    return 0;
-  }
-  const std::int64_t sums = x.numel() == runs ? 3 : 2;
-  return channel_vectors(2 + sums + (is_narrow(x) ? 1 : 0), x, accumulation_dtype(x.dtype));
+  return is_narrow(x) || (x.dtype == ir::DType::kFloat32 && x.numel() / runs >= kLong);
+}
+
+/// Whether there is one element of each channel in each sample.
+bool is_side_by_side(const ir::TensorType& x) {
+  return x.numel() == x.shape[0] * x.shape[1];
+}
+
+/// Mean and variance, and ATen's own sums for them.
+Bytes workspace_batch_moments(const OpView& op) {
+  const ir::TensorType& x = op.inputs[0];
+  return has_own_loop(x) ? 0 : channel_vectors(is_side_by_side(x) ? 5 : 4, x, x.dtype);
 }
 
 /// Statistics are computed in f64 and then narrowed.
@@ -200,9 +206,7 @@ Bytes workspace_batch_norm(const OpView& op) {
 /// The two sums before they are put together, and ATen's own where channels lie side by side.
 Bytes workspace_batch_norm_sums(const OpView& op) {
   const ir::TensorType& x = op.inputs[1];
-  const bool side_by_side = x.numel() == x.shape[0] * x.shape[1];
-  const std::int64_t own = is_narrow(x) ? 5 : 4;
-  return channel_vectors(side_by_side ? 2 + own : 2, x, op.results[0].dtype);
+  return has_own_loop(x) ? 0 : channel_vectors(is_side_by_side(x) ? 6 : 2, x, x.dtype);
 }
 
 /// Factors of g and x, and a summand; of a narrow x, a sample of both in the wide type.
@@ -222,7 +226,7 @@ Result<Types> infer_batch_norm_sums(Inputs inputs, const ir::Attributes& attribu
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, inputs[1], "the gradient"));
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 2, channels, "the mean"));
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 3, channels, "the variance"));
-  return Types{ir::TensorType{channels.dtype, {kMoments, channels.shape[0]}}};
+  return Types{ir::TensorType{ir::DType::kFloat64, {kMoments, channels.shape[0]}}};
 }
 
 AxisMap axes_batch_norm_sums(const OpView& op) {
@@ -244,7 +248,7 @@ Result<Types> infer_batch_norm_backward(Inputs inputs, const ir::Attributes& att
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 0, inputs[1], "the gradient"));
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 2, channels, "the mean"));
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 3, channels, "the variance"));
-  const ir::TensorType sums{channels.dtype, {kMoments, channels.shape[0]}};
+  const ir::TensorType sums{ir::DType::kFloat64, {kMoments, channels.shape[0]}};
   SHARDPLAN_RETURN_IF_ERROR(check_type(inputs, 4, sums, "the sums"));
   SHARDPLAN_RETURN_IF_ERROR(check_affine(inputs, 5, channels.shape));
   return Types{inputs[1]};

@@ -10,7 +10,11 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "shardplan/runtime/kernel.h"
@@ -60,13 +64,59 @@ void for_each_run(const at::Tensor& x, const Visit& visit) {
   });
 }
 
+constexpr std::int64_t kPiece = 1024;
+
+/// Calls `visit(channel, start, elements)` as for_each_run, for pieces of kPiece elements at most.
+template <class Visit>
+void for_each_piece(const at::Tensor& x, const Visit& visit) {
+  for_each_run(x, [&](std::int64_t c, std::int64_t start, std::int64_t count) {
+    for (std::int64_t done = 0; done < count; done += kPiece) {
+      visit(c, start + done, std::min(kPiece, count - done));
+    }
+  });
+}
+
+/// The numbers of a piece as float, where they are narrower in `room`.
+template <class T>
+const float* as_float(const T* x,
+                      std::int64_t count,
+                      [[maybe_unused]] std::array<float, kPiece>& room) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    std::copy(x, x + count, room.begin());
+    return room.data();
+  }
+}
+
+/// Calls `add(T{})` with the element type of x where its sums are added here, in double. Those of
+/// narrow numbers always are. Added in float, the parts of a batch have other statistics than the
+/// whole in the sixth digit, which rounds some results the other way; each layer behind multiplies
+/// such differences, and gradients of elements that come out on the other side of a ReLU's zero
+/// have nothing in common.
+template <class Add>
+bool added_in_double(const at::Tensor& x, const Add& add) {
+  if (has_long_runs(x)) {
+    add(float{});
+  } else if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
+    add(at::BFloat16{});
+  } else if (x.is_cpu() && x.scalar_type() == at::kHalf) {
+    add(at::Half{});
+  } else {
+    return false;
+  }
+  return true;
+}
+
 /// Sums and sums of squares of the channels of x into two rows of `moments`.
+template <class T>
 void sum_runs(const at::Tensor& x, const at::Tensor& moments) {
-  const auto* const data = x.const_data_ptr<float>();
+  const auto* const data = x.const_data_ptr<T>();
   auto* const sums = moments.mutable_data_ptr<double>() + x.size(1);
   auto* const squares = sums + x.size(1);
-  for_each_run(x, [&](std::int64_t c, std::int64_t start, std::int64_t count) {
-    add_moments(data + start, count, sums[c], squares[c]);
+  for_each_piece(x, [&](std::int64_t c, std::int64_t start, std::int64_t count) {
+    std::array<float, kPiece> room;  // NOLINT: written before it is read
+    add_moments(as_float(data + start, count, room), count, sums[c], squares[c]);
   });
 }
 
@@ -78,8 +128,7 @@ Tensors batch_moments(const KernelCall& call) {
   }
   const double count = elements_a_channel(x);
   moments[0].fill_(count);
-  if (has_long_runs(x)) {
-    sum_runs(x, moments);
+  if (added_in_double(x, [&](auto type) { sum_runs<decltype(type)>(x, moments); })) {
     return {moments};
   }
   std::optional<at::Tensor> unused;
@@ -143,10 +192,40 @@ Tensors batch_norm(const KernelCall& call) {
   return {y.contiguous()};
 }
 
+/// Σ g and Σ g · x̂ of the channels into two rows of `sums`; mean and variance are float.
+template <class T>
+void sum_products(const KernelCall& call, const at::Tensor& sums) {
+  const at::Tensor& x = call.input(1);
+  const auto* const g_data = call.input(0).const_data_ptr<T>();
+  const auto* const x_data = x.const_data_ptr<T>();
+  const auto* const mean = call.input(2).const_data_ptr<float>();
+  const auto* const variance = call.input(3).const_data_ptr<float>();
+  auto* const of_g = sums.mutable_data_ptr<double>() + x.size(1);
+  auto* const of_products = of_g + x.size(1);
+  for_each_piece(x, [&](std::int64_t c, std::int64_t start, std::int64_t count) {
+    std::array<float, kPiece> g_room;  // NOLINT: written before it is read
+    std::array<float, kPiece> x_room;  // NOLINT: the same
+    add_products(as_float(g_data + start, count, g_room),
+                 as_float(x_data + start, count, x_room),
+                 count,
+                 mean[c],
+                 of_g[c],
+                 of_products[c]);
+  });
+  const double eps = call.attributes.number("eps");
+  for (std::int64_t c = 0; c < x.size(1); ++c) {
+    of_products[c] /= std::sqrt(static_cast<double>(variance[c]) + eps);
+  }
+}
+
 Tensors batch_norm_sums(const KernelCall& call) {
   const at::Tensor& x = call.input(1);
   const at::Tensor sums = at::zeros(call.results[0].shape, options_of(x, call.results[0].dtype));
   if (x.numel() == 0) {
+    return {sums};
+  }
+  sums[0].fill_(elements_a_channel(x));
+  if (added_in_double(x, [&](auto type) { sum_products<decltype(type)>(call, sums); })) {
     return {sums};
   }
   const auto [dx, products, g] = at::native_batch_norm_backward(call.input(0),
@@ -159,7 +238,6 @@ Tensors batch_norm_sums(const KernelCall& call) {
                                                                 /*train=*/false,
                                                                 call.attributes.number("eps"),
                                                                 {false, true, true});
-  sums[0].fill_(elements_a_channel(x));
   sums[1].copy_(g);
   sums[2].copy_(products);
   return {sums};
@@ -174,7 +252,7 @@ struct ChannelFactors {
 
 ChannelFactors channel_factors(const KernelCall& call) {
   const at::Tensor& mean = call.input(2);
-  const at::Tensor& sums = call.input(4);
+  const at::Tensor sums = call.input(4).to(mean.scalar_type());
   const at::Tensor rstd = call.input(3).add(call.attributes.number("eps")).rsqrt_();
   at::Tensor a = rstd;
   if (call.attributes.flag_or("weight", false)) {

@@ -130,6 +130,33 @@ void add_moments(const float* x, std::int64_t count, double& sum, double& square
 }
 
 SHARDPLAN_EVERY_VECTOR_UNIT
+void add_products(
+    const float* g, const float* x, std::int64_t count, float mean, double& sum, double& products) {
+  std::array<double, kLanes> sums{};
+  std::array<double, kLanes> lanes{};
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  const auto middle = static_cast<double>(mean);
+  std::int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const std::int64_t at = i + static_cast<std::int64_t>(lane);
+      const auto gradient = static_cast<double>(g[at]);
+      sums[lane] += gradient;
+      lanes[lane] += gradient * (static_cast<double>(x[at]) - middle);
+    }
+  }
+  for (; i < count; ++i) {
+    const auto gradient = static_cast<double>(g[i]);
+    sums[0] += gradient;
+    lanes[0] += gradient * (static_cast<double>(x[i]) - middle);
+  }
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    sum += sums[lane];
+    products += lanes[lane];
+  }
+}
+
+SHARDPLAN_EVERY_VECTOR_UNIT
 void combine(
     const float* g, const float* x, std::int64_t count, float a, float b, float c, float* out) {
   for (std::int64_t i = 0; i < count; ++i) {

@@ -19,6 +19,10 @@ void scaled_exp(const double* x, std::int64_t count, double shift, double factor
 /// Adds the sum and the sum of squares of x, both kept in double, to `sum` and `squares`.
 void add_moments(const float* x, std::int64_t count, double& sum, double& squares);
 
+/// Adds Σ g and Σ g · (x − mean), both kept in double, to `sum` and `products`.
+void add_products(
+    const float* g, const float* x, std::int64_t count, float mean, double& sum, double& products);
+
 /// out = a · g + b · x + c; `out` is neither g nor x.
 void combine(
     const float* g, const float* x, std::int64_t count, float a, float b, float c, float* out);

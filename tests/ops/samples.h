@@ -240,7 +240,7 @@ inline void add_batch_norms(std::vector<Sample>& out) {
   out.push_back({"batch_norm_sums", {x, x, c, c}, {{"eps", 1e-5}}});
   for (const bool weight : {false, true}) {
     Types forward{x, c, c};
-    Types backward{x, x, c, c, f32({3, 6})};
+    Types backward{x, x, c, c, moments};
     if (weight) {
       forward.insert(forward.end(), 2, bf16({6}));
       backward.push_back(bf16({6}));

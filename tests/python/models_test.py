@@ -43,6 +43,17 @@ class Models(unittest.TestCase):
                     self.assertEqual(error, "")
                     self.assertEqual(run_models.check(PROGRAM, path, planner, options)[0], "")
 
+    def test_narrow_batch_statistics_of_parts_are_those_of_the_batch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, error = run_models.export("resnet50_tiny", pathlib.Path(folder))
+            self.assertEqual(error, "")
+            options = types.SimpleNamespace(
+                ranks=4, precision="bf16", optimizer="adamw", memory=None, timeout=120, steps=3, microbatches=1
+            )
+            for planner in ("dp", "zero3"):
+                with self.subTest(planner):
+                    self.assertEqual(run_models.check(PROGRAM, path, planner, options)[0], "")
+
     def test_stages_with_batch_normalisation_equal_one_device(self):
         with tempfile.TemporaryDirectory() as folder:
             path, error = run_models.export("resnet50_tiny", pathlib.Path(folder))

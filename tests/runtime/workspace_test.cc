@@ -576,8 +576,7 @@ TEST_P(Workspace, OfBatchAndGroupNorms) {
                {{"eps", 1e-5}, {"training", true}, {"weight", true}, {"bias", true}});
   expect_exact("batch_norm_sums", {x, x, c, c}, eps);
   expect_exact("batch_norm_sums", {floating({64, 32}), floating({64, 32}), c, c}, eps);
-  expect_exact(
-      "batch_norm_backward", {x, x, c, c, floating({3, 32}), c}, {{"eps", 1e-5}, {"weight", true}});
+  expect_exact("batch_norm_backward", {x, x, c, c, moments, c}, {{"eps", 1e-5}, {"weight", true}});
   const ir::TensorType grouped = floating({4, 8, 4, 10, 10});
   const ir::TensorType weight = floating({8, 4});
   const ir::TensorType groups = floating({4, 8});
@@ -706,9 +705,10 @@ TEST_P(NarrowWorkspace, OfSumsAndBatchNorm) {
   expect_exact("sum", {x}, {{"dims", IntList{0, 2, 3}}});
   expect_exact("sum", {x}, {{"dims", IntList{0, 1}}});
   expect_exact("batch_norm_backward",
-               {x, x, c, c, {DType::kFloat32, {3, 32}}, c},
+               {x, x, c, c, {DType::kFloat64, {3, 32}}, c},
                {{"eps", 1e-5}, {"weight", true}});
-  for (const ir::TensorType& some : {x, floating({64, 32}), floating({64, 32, 1, 1})}) {
+  for (const ir::TensorType& some :
+       {x, floating({64, 32}), floating({64, 32, 1, 1}), floating({4, 32, 40, 40})}) {
     expect_exact("batch_moments", {some});
     expect_exact("batch_norm_sums", {some, some, c, c}, {{"eps", 1e-5}});
   }
