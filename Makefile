@@ -90,7 +90,9 @@ op_db: build
 ## make onnx_cases  the cases of onnx.backend.test, every op in every strategy over 4 devices (minutes)
 onnx_cases: build
 	@ONNX_EVAL=build/rooms/runtime/onnx_eval .venv/bin/python -W ignore tests/runtime/onnx_backend_test.py \
-	  --meshes 4,2x2
+	  --kind node --kind pytorch-operator --kind pytorch-converted --kind simple --meshes 4,2x2
+	@ONNX_EVAL=build/rooms/runtime/onnx_eval .venv/bin/python -W ignore tests/runtime/onnx_backend_test.py \
+	  --kind light --meshes 4
 
 ## make oracle      thousands of random problems against HiGHS (SHARDPLAN_ORACLE_CASES=3000, _SEED=0, _SOLVERS)
 oracle: program

@@ -143,7 +143,11 @@ class StrategyCheck {
     std::int64_t wrong = 0;
   };
 
-  explicit StrategyCheck(const std::vector<std::string>& meshes) {
+  /// All strategies, or of each op the one whose results are read on.
+  enum class Which : std::uint8_t { kAll, kReadOn };
+
+  explicit StrategyCheck(const std::vector<std::string>& meshes, Which which = Which::kAll)
+      : which_(which) {
     for (const std::string& text : meshes) {
       meshes_.push_back(mesh_of(text));
     }
@@ -155,13 +159,14 @@ class StrategyCheck {
     ++counts.ops;
     const bool again = !seen_.insert(key(op, operands)).second;
     counts.repeated += again ? 1 : 0;
+    const bool only_last = again || which_ == Which::kReadOn;
     Tensors results;
     for (const cluster::DeviceMesh& mesh : meshes_) {
       ShardedOp run(op, operands, mesh, tolerance(op));
       const std::vector<sharding::Strategy> all = sharding::enumerate_strategies(run.map(), mesh);
       const std::size_t last = last_that_cuts(all, run.map(), mesh);
       for (std::size_t s = 0; s < all.size(); ++s) {
-        if (!again || (results.empty() && s == last)) {
+        if (!only_last || (results.empty() && s == last)) {
           try_one(run, all[s], mesh, op, where);
         }
         if (results.empty() && s == last && run.joined().size() == op.results.size()) {
@@ -171,7 +176,7 @@ class StrategyCheck {
       if (results.empty()) {
         results = run.expected();
       }
-      if (again) {
+      if (only_last) {
         break;
       }
     }
@@ -263,6 +268,7 @@ class StrategyCheck {
     return text;
   }
 
+  Which which_;
   std::vector<cluster::DeviceMesh> meshes_;
   std::set<std::string> seen_;
 };

@@ -1,7 +1,9 @@
 """The cases of onnx.backend.test, evaluated forward on one device, against their shipped outputs.
 
 With --meshes, for example 4,2x2: every op in every strategy over these meshes, in one process, held
-against the op on whole tensors, and the outputs put together from parts against the shipped ones.
+against the op on whole tensors, and the outputs put together from parts against the shipped ones; of
+the networks of `light` also what goes into their last softmax, in float and in double, against one
+device (class Network).
 
 Counts by kind: equal, refused (one clear message of the reader), random (results that are drawn:
 only their types are compared), failed (a kernel's message on the case's data) and wrong. Wrong,
@@ -22,6 +24,7 @@ import warnings
 import numpy
 import onnx
 import onnx.numpy_helper
+import onnx_rounding
 
 EVAL = os.environ.get("ONNX_EVAL", "build/rooms/runtime/onnx_eval")
 DTYPES = {
@@ -47,13 +50,13 @@ def is_random(name):
 class Evaluator:
     """A process of onnx_eval, started anew after a crash."""
 
-    def __init__(self, meshes):
-        self.process, self.meshes = None, meshes
+    def __init__(self, meshes, *options):
+        self.process, self.meshes, self.options = None, meshes, options
 
     def run(self, folder):
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(
-                [EVAL, *self.meshes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [EVAL, *self.options, *self.meshes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
         try:
             self.process.stdin.write(f"{folder}\n")
@@ -178,6 +181,54 @@ class Case:
         return ("random" if is_random(self.name) else "equal"), ""
 
 
+class Network(Case):
+    """A network of `light`.
+
+    Five of them have logits of 4e12 to 4e31, all equal, in front of their softmax: its results are 0.001
+    each where 1,000 logits are rounded alike, and anything else where they are not, which parts need not
+    do. Where the outputs put together from parts differ from the shipped ones, they must be the softmax of
+    the parts' own logits. Always, the logits must be those of one device, up to the difference that adding
+    in another order can make (onnx_rounding.bound), in float and again in double.
+    """
+
+    def run(self, evaluator):
+        state, message = super().run(evaluator)
+        if not evaluator.meshes or self.complaints or state not in ("equal", "wrong"):
+            return state, message
+        outputs, types = self.got[0]
+        model, cut = onnx_rounding.logits(self.model)
+        told = []
+        for dtype in ("float64", "float32"):
+            whole = self.logits(Evaluator([]), model, dtype)
+            parts = self.logits(Evaluator(evaluator.meshes, "--one"), model, dtype)
+            if self.complaints:
+                return "wrong", self.complaints[0]
+            if whole is None or parts is None:
+                return "failed", f"the logits in {dtype} have no values"
+            off, allowed = onnx_rounding.difference(parts, whole), onnx_rounding.bound(model, dtype)
+            told.append(f"{dtype} logits of {whole.max():.3g} are off by {off:.2g} of that, rounding by {allowed:.2g}")
+            if off > allowed:
+                return "wrong", told[-1]
+        if state == "wrong":
+            want = onnx_rounding.softmax(parts)
+            close = outputs.shape == want.shape and numpy.allclose(outputs, want, rtol=self.rtol, atol=self.atol)
+            if not (cut and types == "float32" and close):
+                return "wrong", message
+            told.append(f"{message} from the shipped one, as the softmax of these logits does")
+        return "equal", "; ".join(told)
+
+    def logits(self, evaluator, model, dtype):
+        model = onnx_rounding.in_double(model) if dtype == "float64" else model
+        initializers = {tensor.name for tensor in model.graph.initializer}
+        names = [value.name for value in model.graph.input if value.name not in initializers]
+        values = {name: value.astype(dtype) for name, value in zip(names, self.data[0][0])}
+        counted = self.strategies.copy()
+        state, *_ = self.evaluate(evaluator, model, values)
+        self.strategies = counted  # of the model itself
+        evaluator.process.kill()
+        return self.got[0][0] if state == "ok" else None
+
+
 def node_cases():
     from onnx.backend.test.case.node import collect_testcases
 
@@ -221,7 +272,7 @@ def light_cases():
                 count = int(numpy.prod(shape))
                 inputs.append((numpy.arange(count).reshape(shape) / count).astype("float32"))
         outputs = [onnx.load_tensor(str(path)[: -len(".onnx")] + "_output_0.pb")]
-        yield Case(path.stem, model, [(inputs, outputs)], 1e-3, 1e-5)
+        yield Network(path.stem, model, [(inputs, outputs)], 1e-3, 1e-5)
 
 
 KINDS = {

@@ -1,13 +1,13 @@
 // Evaluates ONNX models, forward only, by the runtime's kernels in the graph's order: on one
 // device, or with meshes on the command line
 //
-//   onnx_eval 4 2x2
+//   onnx_eval [--one] 4 2x2
 //
 // every op in every strategy over them, held against the op on whole tensors; what is read on are
-// results put together from the parts of the first mesh. Reads folders from standard input, one a
-// line; each holds model.onnx, dims.txt ("name size" a line) and input_0.bin, ... (raw
-// little-endian, in the order of the model's inputs). Writes output_0.bin, ... beside them and
-// prints a line for each folder, fields apart by tabs:
+// results put together from the parts of the first mesh. With --one no other strategy is run. Reads
+// folders from standard input, one a line; each holds model.onnx, dims.txt ("name size" a line) and
+// input_0.bin, ... (raw little-endian, in the order of the model's inputs). Writes output_0.bin,
+// ... beside them and prints a line for each folder, fields apart by tabs:
 //   ok <type of output 0> ...      refused <message of the reader>      failed <message of a
 //   kernel>
 // With meshes, strategies.txt holds "<ops> <repeated> <strategies> <wrong>" and a line for each
@@ -69,7 +69,9 @@ void write_strategies(const StrategyCheck& check, const std::string& folder) {
   }
 }
 
-std::string evaluate_folder(const std::string& folder, const std::vector<std::string>& meshes) {
+std::string evaluate_folder(const std::string& folder,
+                            const std::vector<std::string>& meshes,
+                            StrategyCheck::Which which) {
   const Result<ir::Graph> graph = read_model(folder);
   if (!graph) {
     return "refused\t" + one_line(graph.error().text());
@@ -79,7 +81,7 @@ std::string evaluate_folder(const std::string& folder, const std::vector<std::st
     return "failed\t" + one_line(values.error().text());
   }
   try {
-    StrategyCheck check(meshes);
+    StrategyCheck check(meshes, which);
     evaluate(*graph, *values, [&](const ir::Op& op, const OpInstance& is, const Tensors& operands) {
       return meshes.empty() ? run_whole(is, operands) : check.check(is, operands, op.layer);
     });
@@ -104,10 +106,16 @@ std::string evaluate_folder(const std::string& folder, const std::vector<std::st
 }  // namespace shardplan::runtime
 
 int main(int count, char** arguments) {
-  const std::vector<std::string> meshes(arguments + 1, arguments + count);
+  using shardplan::runtime::StrategyCheck;
+  std::vector<std::string> meshes(arguments + 1, arguments + count);
+  StrategyCheck::Which which = StrategyCheck::Which::kAll;
+  if (!meshes.empty() && meshes.front() == "--one") {
+    meshes.erase(meshes.begin());
+    which = StrategyCheck::Which::kReadOn;
+  }
   at::set_num_threads(1);
   for (std::string folder; std::getline(std::cin, folder);) {
-    std::cout << shardplan::runtime::evaluate_folder(folder, meshes) << std::endl;
+    std::cout << shardplan::runtime::evaluate_folder(folder, meshes, which) << std::endl;
   }
   return 0;
 }
