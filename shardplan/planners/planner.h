@@ -27,7 +27,7 @@ struct PlanRequest {
   std::uint64_t seed = 0;
   Control control{};
   /// Of no use is a plan with this simulated time or more: a planner may end without one, as `map`
-  /// does where its bounds say so.
+  /// does where even its plans without a limit take as long.
   Seconds worth = std::numeric_limits<Seconds>::infinity();
 };
 

@@ -87,6 +87,43 @@ TEST_F(StagePlansTest, CopiesArePlannedUnderEveryZeroStage) {
   }
 }
 
+// Tensor parallelism on two processes is slow here: `map` has a faster plan for each stage.
+TEST_F(StagePlansTest, StagesAreImprovedWithinTheRoomThatThePipelineLeaves) {
+  const StageCut cut = cut_of("1f1b", 2, 1);
+  const auto megatron = plan(cut, "megatron");
+  ASSERT_TRUE(megatron) << megatron.error().text();
+  const Bytes need = megatron->simulation.peak_bytes;
+  const PlannerInfo& map = **find_planner("map");
+  for (const Bytes limit : {need, 2 * need}) {
+    request_.memory_limit = limit;
+    const auto better = StagePlans(request_, map).improve(cut, *megatron, Budget(request_));
+    ASSERT_TRUE(better) << better.error().text();
+    EXPECT_LE(better->simulation.peak_bytes, limit);
+    EXPECT_LT(better->simulation.step_seconds, megatron->simulation.step_seconds);
+    EXPECT_EQ(better->plan.pipeline->stage_of, cut.stage_of);
+  }
+  // Nothing is faster than what `map` finds.
+  const auto best = plan(cut, "map");
+  ASSERT_TRUE(best) << best.error().text();
+  const auto same = StagePlans(request_, map).improve(cut, *best, Budget(request_));
+  ASSERT_TRUE(same) << same.error().text();
+  EXPECT_EQ(same->simulation.step_seconds, best->simulation.step_seconds);
+}
+
+TEST_F(StagePlansTest, StagesThatTakeTooLongAreNoPlan) {
+  const StageCut cut = cut_of("1f1b", 2, 1);
+  const PlannerInfo& map = **find_planner("map");
+  const auto free = plan(cut, "map");
+  ASSERT_TRUE(free) << free.error().text();
+  const Seconds step = free->simulation.step_seconds;
+  StagePlans plans(request_, map);
+  EXPECT_FALSE(plans.plan(cut, Budget(request_), step / 10));
+  // A search for more is not answered by the one for less.
+  const auto again = plans.plan(cut, Budget(request_), 2 * step);
+  ASSERT_TRUE(again) << again.error().text();
+  EXPECT_EQ(again->simulation.step_seconds, step);
+}
+
 TEST_F(StagePlansTest, PipelinesThatAScheduleLacksAreRefused) {
   const auto error = [&](const StageCut& cut) {
     const auto planned = plan(cut, "dp");

@@ -52,6 +52,9 @@ class MapSearch {
     MapShared shared{budget, rows_, candidates_};
     SHARDPLAN_RETURN_IF_ERROR(solve_free(budget));
     Proof proof;
+    if (request_.worth < kInfinity) {
+      SHARDPLAN_RETURN_IF_ERROR(solve_overlapping(limit, budget, proof));
+    }
     SHARDPLAN_RETURN_IF_ERROR(solve_within(limit, shared, proof));
     SHARDPLAN_RETURN_IF_ERROR(solve_overlapping(limit, budget, proof));
     if (!request_.mesh) {
@@ -69,10 +72,18 @@ class MapSearch {
   [[nodiscard]] Seconds step_worth(Bytes limit) const {
     return std::min(request_.worth, least_step_seconds(candidates_, limit));
   }
-  /// No plan is faster than half of its kernels and collectives one after the other.
+  /// A limit makes nothing faster: where only a plan in less than `worth` is wanted, a mesh whose
+  /// plans without a limit are not has none (one that hides its communication better may be lost).
   [[nodiscard]] bool can_win(const MapMesh& search) const {
-    const double streams = request_.cluster.local ? 1 : 2;
-    return search.free_bound() / streams < request_.worth;
+    return search.free_seconds() < request_.worth;
+  }
+
+  /// The same of the additive time, of which as much hides as without a limit.
+  [[nodiscard]] Seconds additive_worth(const MapMesh& search, Bytes limit) const {
+    const Seconds least = least_additive_seconds(candidates_, limit);
+    return request_.worth == kInfinity
+               ? least
+               : std::min(least, request_.worth * search.free_bound() / search.free_seconds());
   }
 
   /// Every mesh without a limit, the first time.
@@ -102,7 +113,7 @@ class MapSearch {
       }
       // Plans of a slightly larger sum may hide more of their communication.
       const double margin = request_.cluster.local ? 1 : 1.02;
-      const Seconds worth = margin * least_additive_seconds(candidates_, limit);
+      const Seconds worth = margin * additive_worth(*searches_[m], limit);
       SHARDPLAN_ASSIGN_OR_RETURN(bound, searches_[m]->approach(limit, worth, shared));
     }
     std::stable_sort(order.begin(), order.end());
@@ -113,7 +124,7 @@ class MapSearch {
         proof.lower_bound = std::min(proof.lower_bound, approached);
         continue;
       }
-      const Seconds worth = least_additive_seconds(candidates_, limit);
+      const Seconds worth = additive_worth(*searches_[m], limit);
       SHARDPLAN_ASSIGN_OR_RETURN(MapMesh::Bound bound,
                                  searches_[m]->close(limit, worth, effort, shared));
       if (bound.additive < proof.lower_bound) {

@@ -94,6 +94,7 @@ Status MapMesh::solve_free(std::vector<Candidate>& candidates) {
   columns_.push_back(solution.choice);
   SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
   free_bytes_ = made.simulation.peak_bytes;
+  free_seconds_ = made.simulation.step_seconds;
   for (const sim::Peak& peak : made.simulation.phase_peaks) {
     if (peak.bytes > 0) {
       free_peaks_.emplace_back(peak.bytes, problem_.moment_of(peak.at, made.plan));
@@ -125,6 +126,7 @@ Status MapMesh::solve_overlapping(Seconds worth, std::vector<Candidate>& candida
   if (solution.solved) {
     least_step_ = std::max(least_step_, solution.lower_bound / (1 + kExposed));
     SHARDPLAN_ASSIGN_OR_RETURN(Candidate made, candidate(problem_, solution.choice, false));
+    free_seconds_ = std::min(free_seconds_, made.simulation.step_seconds);
     candidates.push_back(std::move(made));
   }
   forget_tables();

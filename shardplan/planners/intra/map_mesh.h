@@ -53,6 +53,8 @@ class MapMesh {
   Status solve_overlapping(Seconds worth, std::vector<Candidate>& candidates);
   /// No plan on this mesh has a smaller additive time, whatever the limit.
   [[nodiscard]] Seconds free_bound() const { return free_bound_; }
+  /// The least simulated time of the plans found without a limit.
+  [[nodiscard]] Seconds free_seconds() const { return free_seconds_; }
   /// No plan on this mesh has a smaller simulated time, whatever the limit.
   [[nodiscard]] Seconds least_step_seconds() const { return least_step_; }
 
@@ -116,6 +118,7 @@ class MapMesh {
   bool overlapped_ = false;
   Seconds free_bound_ = 0;
   Bytes free_bytes_ = 0;
+  Seconds free_seconds_ = 0;
   Seconds least_step_ = 0;
   std::vector<std::pair<Bytes, problem::Moment>> free_peaks_;
   std::vector<std::vector<int>> columns_;  ///< assignments whose choices the restricted problem has

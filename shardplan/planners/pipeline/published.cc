@@ -275,7 +275,7 @@ class Publication {
 
   Result<Candidate> plan(const StageCut& cut) {
     if (cut.groups > 1) {
-      return stages_.plan(cut, budget_);
+      return stages_.plan(cut, budget_, request_.worth);
     }
     PlanRequest whole = request_;
     whole.mesh = cut.shapes.front().mesh;

@@ -118,7 +118,7 @@ class Search {
         return;
       }
       const Bytes over = made->simulation.peak_bytes - limit;
-      tried_.push_back({choice.cut, made->simulation.step_seconds, over <= 0});
+      tried_.push_back({choice.cut, made->simulation.step_seconds, over <= 0, candidates_.size()});
       candidates_.push_back(*std::move(made));
       std::optional<Composition> smaller;
       if (over > 0) {
@@ -169,6 +169,7 @@ class Search {
     StageCut cut;
     Seconds step_seconds = 0;
     bool fits = false;
+    std::size_t candidate = 0;
   };
   static bool better(const Tried& a, const Tried& b) {
     return a.fits != b.fits ? a.fits : a.step_seconds < b.step_seconds;
@@ -190,10 +191,8 @@ class Search {
     std::stable_sort(tried_.begin(), tried_.end(), better);
     for (std::size_t i = 0; i < tried_.size() && i < kPolished && !budget_.exhausted(); ++i) {
       budget_.control().report("stages by map", static_cast<double>(i) / kPolished);
-      StageCut cut = tried_[i].cut;
-      cut.shapes.clear();
-      cut.recompute.reset();
-      if (Result<Candidate> made = by_map_.plan(cut, budget_)) {
+      if (Result<Candidate> made =
+              by_map_.improve(tried_[i].cut, candidates_[tried_[i].candidate], budget_)) {
         candidates_.push_back(*std::move(made));
       }
     }
@@ -225,7 +224,8 @@ class Search {
       const std::vector<Seconds> seconds = made->stage_seconds;
       tried_.push_back({cut,
                         made->simulation.step_seconds,
-                        made->simulation.peak_bytes <= memory_limit(request_)});
+                        made->simulation.peak_bytes <= memory_limit(request_),
+                        candidates_.size()});
       candidates_.push_back(*std::move(made));
       const std::vector<std::size_t> before = starts;
       weigh(parts, starts, seconds);
@@ -244,12 +244,14 @@ class Search {
       return;
     }
     const Result<StepLayers> layers = layers_of(request_);
+    PlanRequest faster = request_;
+    faster.worth = least_step_seconds(candidates_, memory_limit(request_));
     for (std::size_t m = 0; layers && m < layer_planners().size() && !budget_.exhausted(); ++m) {
       if (layer_planners()[m].name == "dnn_partitioning_ip") {
         continue;
       }
       PublishedOutcome outcome =
-          plan_published(layer_planners()[m], request_, *layers, by_map_, Weights::kFresh, budget_);
+          plan_published(layer_planners()[m], faster, *layers, by_map_, Weights::kFresh, budget_);
       std::move(
           outcome.candidates.begin(), outcome.candidates.end(), std::back_inserter(candidates_));
     }

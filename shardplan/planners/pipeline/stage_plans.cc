@@ -47,20 +47,50 @@ class StagePlanner {
                std::optional<cluster::DeviceMesh> mesh)
       : request_(request), inside_(inside), part_(std::move(part)), mesh_(std::move(mesh)) {}
 
-  Result<plan::Plan> plan(const ir::Graph& stage, Bytes limit, const Budget& budget) {
+  /// The plan alone takes less than `worth`, or there is none.
+  Result<plan::Plan> plan(const ir::Graph& stage,
+                          Bytes limit,
+                          const Budget& budget,
+                          Seconds worth) {
     const std::vector<std::string> blocks = plan::blocks_of(stage);
     const auto key = std::pair(stage_shape(stage), limit);
-    const auto known = known_.find(key);
-    if (known != known_.end()) {
-      plan::Plan plan = known->second.plan;
-      plan.graph_hash = ir::structural_hash(stage);
-      for (plan::RecomputedBlock& block : plan.recompute) {
-        const std::vector<std::string>& from = known->second.blocks;
-        block.block = blocks[static_cast<std::size_t>(
-            std::find(from.begin(), from.end(), block.block) - from.begin())];
-      }
-      return plan;
+    auto known = known_.find(key);
+    // A search for less ended without a plan.
+    if (known != known_.end() && !known->second.plan && known->second.worth < worth) {
+      known_.erase(known);
+      known = known_.end();
     }
+    if (known == known_.end()) {
+      SHARDPLAN_ASSIGN_OR_RETURN(std::optional<plan::Plan> made,
+                                 search(stage, limit, budget, worth));
+      known = known_.emplace(key, Known{std::move(made), blocks, worth}).first;
+    }
+    if (!known->second.plan || known->second.plan->prediction.step_seconds >= worth) {
+      return invalid_input(
+          fmt::format("{} found no plan for a stage in less than {}", inside_.name, worth),
+          "pipeline");
+    }
+    plan::Plan plan = *known->second.plan;
+    plan.graph_hash = ir::structural_hash(stage);
+    for (plan::RecomputedBlock& block : plan.recompute) {
+      const std::vector<std::string>& from = known->second.blocks;
+      block.block = blocks[static_cast<std::size_t>(
+          std::find(from.begin(), from.end(), block.block) - from.begin())];
+    }
+    return plan;
+  }
+
+ private:
+  struct Known {
+    std::optional<plan::Plan> plan;
+    std::vector<std::string> blocks;
+    Seconds worth;  ///< with which it was searched for
+  };
+
+  Result<std::optional<plan::Plan>> search(const ir::Graph& stage,
+                                           Bytes limit,
+                                           const Budget& budget,
+                                           Seconds worth) const {
     PlanRequest of_stage{.step = stage};
     of_stage.recipe = request_.recipe;
     of_stage.cluster = part_;
@@ -70,19 +100,14 @@ class StagePlanner {
     of_stage.time_limit = budget.remaining();
     of_stage.seed = request_.seed;
     of_stage.control = request_.control;
+    of_stage.worth = worth;
     SHARDPLAN_ASSIGN_OR_RETURN(PlanResult result, inside_.plan(of_stage));
     if (result.status == SearchStatus::kNoPlanFound) {
-      return invalid_input(fmt::format("{} found no plan for a stage", inside_.name), "pipeline");
+      return std::optional<plan::Plan>();
     }
-    known_.emplace(key, Known{result.best, blocks});
-    return std::move(result.best);
+    return std::optional(std::move(result.best));
   }
 
- private:
-  struct Known {
-    plan::Plan plan;
-    std::vector<std::string> blocks;
-  };
   const PlanRequest& request_;
   const PlannerInfo& inside_;
   cluster::Cluster part_;
@@ -249,7 +274,7 @@ Result<Candidate> StagePlans::plan(const StageCut& cut) {
   return plan(cut, Budget(request_));
 }
 
-Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
+Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget, Seconds worth) {
   const std::int64_t devices = request_.cluster.device_count();
   if (cut.shapes.empty() && (cut.groups < 1 || devices % cut.groups != 0)) {
     return invalid_input(
@@ -290,7 +315,10 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
     for (std::size_t s = 0; s < staged.stages.size(); ++s) {
       SHARDPLAN_ASSIGN_OR_RETURN(StagePlanner* const by, planner(shapes[s]));
       SHARDPLAN_ASSIGN_OR_RETURN(plan::Plan stage,
-                                 by->plan(staged.stages[s].graph, limits[s], budget));
+                                 by->plan(staged.stages[s].graph,
+                                          limits[s],
+                                          budget,
+                                          worth * static_cast<double>(cut.pipelines)));
       if (cut.recompute) {
         recompute_only(*cut.recompute, staged.stages[s].graph, stage);
       }
@@ -301,11 +329,55 @@ Result<Candidate> StagePlans::plan(const StageCut& cut, const Budget& budget) {
       best = std::move(now);
     }
     if (best.simulation.peak_bytes <= limit || cut.recompute ||
+        best.simulation.step_seconds >= worth ||  // less memory makes nothing faster
         !lower_limits(best.plan.pipeline->stages, best, limit, limits)) {
       break;
     }
   }
   return best;
+}
+
+Result<Candidate> StagePlans::improve(const StageCut& cut,
+                                      const Candidate& made,
+                                      const Budget& budget) {
+  SHARDPLAN_ASSIGN_OR_RETURN(
+      const training::StagedStep staged,
+      training::split_into_stages(request_.step, cut.stage_of, cut.weights_later, cut.pipelines));
+  const std::vector<plan::Plan>& before = made.plan.pipeline->stages;
+  const Bytes limit = memory_limit(request_);
+  std::vector<std::string> shapes;
+  std::map<std::string, Seconds> worth;
+  std::map<std::string, Bytes> room;
+  for (std::size_t s = 0; s < before.size(); ++s) {
+    const ir::Graph& graph = staged.stages[s].graph;
+    SHARDPLAN_ASSIGN_OR_RETURN(const Candidate alone, evaluate(before[s], graph));
+    const std::string& shape = shapes.emplace_back(stage_shape(graph));
+    const Bytes left = limit - (made.stage_peaks[s] - alone.simulation.peak_bytes);
+    const auto [known, fresh] = room.emplace(shape, left);
+    known->second = std::min(known->second, left);
+    Seconds& least = worth[shape];
+    least = fresh ? alone.simulation.step_seconds : std::max(least, alone.simulation.step_seconds);
+  }
+  plan::Plan plan = made.plan;
+  for (std::size_t s = 0; s < before.size(); ++s) {
+    SHARDPLAN_ASSIGN_OR_RETURN(StagePlanner* const by,
+                               planner(StageShape{before[s].mesh.size(), nullptr, {}}));
+    Result<plan::Plan> faster =
+        by->plan(staged.stages[s].graph, room[shapes[s]], budget, worth[shapes[s]]);
+    if (faster) {
+      plan.pipeline->stages[s] = *std::move(faster);
+    }
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request_.step));
+  if (now.simulation.peak_bytes <= limit) {
+    return now;
+  }
+  for (std::size_t s = 0; s < before.size(); ++s) {
+    if (now.stage_peaks[s] > limit) {
+      plan.pipeline->stages[s] = before[s];
+    }
+  }
+  return evaluate(std::move(plan), request_.step);
 }
 
 }  // namespace shardplan::planners

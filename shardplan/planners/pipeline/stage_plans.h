@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,8 +85,17 @@ class StagePlans {
   /// limit that a stage is planned within, until the pipeline fits or no stage does. Errors: a
   /// cluster that does not divide, a schedule without this shape, a step that cannot be cut there.
   [[nodiscard]] Result<Candidate> plan(const StageCut& cut);
-  /// The same within what is left of a budget.
-  [[nodiscard]] Result<Candidate> plan(const StageCut& cut, const Budget& budget);
+  /// The same within what is left of a budget. A stage that takes `worth` or more alone makes the
+  /// step as long: then there is no plan.
+  [[nodiscard]] Result<Candidate> plan(const StageCut& cut,
+                                       const Budget& budget,
+                                       Seconds worth = std::numeric_limits<Seconds>::infinity());
+  /// A plan of the cut with those of its stages planned by `inside`, on any mesh, that are faster
+  /// so, within what the rest of the pipeline leaves them of the memory: stages of one shape have
+  /// the room of the fullest.
+  [[nodiscard]] Result<Candidate> improve(const StageCut& cut,
+                                          const Candidate& made,
+                                          const Budget& budget);
 
  private:
   /// Devices, planner inside, mesh.
