@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "shardplan/cli/command.h"
 #include "shardplan/cli/session.h"
@@ -178,6 +180,21 @@ void print_outcome(const Outcome& outcome, const LoadedPlan& loaded, const Optio
   }
 }
 
+/// What to try where a difference may be rounding that the model magnifies: one unit in the last
+/// place puts an element on the other side of a ReLU's zero or makes another one the maximum, and
+/// the gradient is another one. In fp64 that is too rare to be met.
+std::vector<std::string> notes_on_rounding(const ir::Graph& step) {
+  const bool narrow =
+      std::any_of(step.values().begin(), step.values().end(), [](const ir::Value& value) {
+        return value.kind == ir::ValueKind::kParameter && ir::is_floating(value.type.dtype) &&
+               value.type.dtype != ir::DType::kFloat64;
+      });
+  if (!narrow) {
+    return {};
+  }
+  return {"a model may magnify rounding by as much: a plan made with --precision fp64 tells"};
+}
+
 Result<int> run_here(const LoadedPlan& loaded,
                      const runtime::RankInfo& rank,
                      const runtime::RunOptions& run_options,
@@ -214,7 +231,7 @@ Result<int> run_here(const LoadedPlan& loaded,
                              outcome.report.worst_tensor,
                              outcome.report.max_relative_error),
                  "",
-                 {}};
+                 notes_on_rounding(loaded.step)};
   }
   return 0;
 }

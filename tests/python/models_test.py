@@ -54,6 +54,19 @@ class Models(unittest.TestCase):
                 with self.subTest(planner):
                     self.assertEqual(run_models.check(PROGRAM, path, planner, options)[0], "")
 
+    def test_a_difference_that_may_be_rounding_says_how_to_tell(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, _ = run_models.export("resnet50_tiny", pathlib.Path(folder))
+            plan = str(path.with_suffix(".json"))
+            for precision, may_be in (("bf16", True), ("fp64", False)):
+                words = [PROGRAM, "plan", str(path), "--cluster", "local:4", "--planner", "map", "-o", plan]
+                run_models.call([*words, "--precision", precision], 120)
+                words = [PROGRAM, "run", plan, "--verify", "--steps", "2", "--oversubscribe", "--json"]
+                code, _, error = run_models.call(words, 120)
+                with self.subTest(precision):
+                    self.assertIn(code, (0, 1) if may_be else (0,))
+                    self.assertEqual("--precision fp64 tells" in error, code == 1)
+
     def test_stages_with_batch_normalisation_equal_one_device(self):
         with tempfile.TemporaryDirectory() as folder:
             path, error = run_models.export("resnet50_tiny", pathlib.Path(folder))
