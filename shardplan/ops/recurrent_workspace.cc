@@ -49,6 +49,10 @@ struct Network {
     return layer == 0 ? input : hidden * directions;
   }
   [[nodiscard]] Bytes read(std::int64_t layer) const { return of(steps * batch * width(layer)); }
+  /// Of the input with its steps first, if that is another order in memory.
+  [[nodiscard]] Bytes turned_input() const {
+    return batch_first && steps > 1 && batch > 1 ? read(0) : 0;
+  }
   [[nodiscard]] Bytes made() const { return of(steps * batch * hidden); }
   [[nodiscard]] Bytes state() const { return of(batch * hidden); }
   [[nodiscard]] Bytes bias() const { return of(gates * hidden); }
@@ -192,45 +196,163 @@ Bytes backward_onednn(const Network& n) {
 }
 
 // Step by step ------------------------------------------------------------------------------------
+//
+// The allocations of ATen's RNN.cpp one after the other, and of autograd's nodes in the order in
+// which the engine runs them: the youngest first. S is the state of a step.
+
+/// All steps of a direction. Each leaves its output, and in training what its nodes save.
+void run_steps(Meter& meter, const Network& n, bool training) {
+  const Bytes state = n.state();
+  for (std::int64_t step = 0; step < n.steps; ++step) {
+    meter.add(n.gates * state);
+    if (n.gates == 4) {  // two products, of which one is added to the other, tanh, output
+      meter.add(2 * state);
+      meter.remove(state);
+      meter.add(2 * state);
+      if (!training) {
+        meter.remove((n.gates + (step > 0 ? 2 : 1)) * state);
+      }
+    } else if (n.gates == 3) {  // the new gate and the output; copies of what changes in place
+      meter.add((training ? 4 : 2) * state);
+      if (!training) {
+        meter.remove((n.gates + 1) * state);
+      }
+    } else {
+      meter.add(state);
+      meter.remove(state);
+    }
+  }
+}
+
+/// Leaves the last layer's outputs and the last states; in training all that is saved.
+void run_layers(Meter& meter, const Network& n, bool training) {
+  Bytes below = 0;
+  for (std::int64_t layer = 0; layer < n.layers; ++layer) {
+    for (std::int64_t d = 0; d < n.directions; ++d) {
+      meter.add(layer == 0 && training ? n.turned_input() : 0);
+      meter.add(n.gates * n.made());
+      meter.remove(d > 0 ? n.gates * n.made() : 0);  // those of the other direction
+      run_steps(meter, n, training);
+      meter.add(n.made());
+    }
+    if (n.directions > 1) {
+      meter.add(2 * n.made());
+      meter.remove(2 * n.made());
+    }
+    meter.remove(n.gates * n.made());
+    if (!training) {
+      meter.remove(n.directions * (n.steps - 1) * n.state() + below);
+    }
+    below = n.directions * n.made();
+  }
+  meter.add(n.last_states());  // joined; the single ones go where nobody saved them
+  const Bytes single = n.layers * n.directions * n.state();
+  meter.remove(training && n.gates == 1 ? 0 : n.states() * single);
+}
 
 Bytes forward_of_steps(const Network& n) {
   Meter meter;
-  Bytes below = 0;
-  for (std::int64_t layer = 0; layer < n.layers; ++layer) {
-    // The gates' products with x, each step's output, and all outputs together; those of one
-    // direction are there while the other's begin.
-    const Bytes outputs = (n.directions + 1) * n.made();
-    meter.touch(n.directions * n.gates * n.made() + outputs + (n.states() - 1) * n.state());
-    meter.add(n.directions * (n.made() + n.states() * n.state()));
-    if (n.directions > 1) {  // joined, beside what they are made of
-      meter.touch(n.gates * n.made() + 2 * n.directions * n.made());
-    }
-    meter.remove(below);
-    below = n.directions * n.made();
-  }
-  meter.add(n.last_states());
-  meter.touch(n.batch_first ? n.directions * n.made() : 0);
+  run_layers(meter, n, false);
+  meter.touch(n.turned_input() > 0 ? n.directions * n.made() : 0);
   return meter.most();
 }
 
-Bytes backward_of_steps(const Network& n) {
-  const std::int64_t kept = n.gates > 1 ? 4 : 1;  // vectors of a step, beside its gates
-  Meter meter;
-  meter.add(n.gates == 3 ? 2 * n.made() : 0);  // gru's new gate reads what the reset gate left
-  const Bytes saved = (n.gates + kept) * n.made() + n.made();
-  const Bytes joined = n.directions > 1 ? n.directions * n.made() : 0;
-  meter.add(n.batch_first ? n.read(0) : 0);
-  meter.add(n.layers * (n.directions * saved + joined) + n.last_states());
-  for (std::int64_t layer = n.layers - 1; layer >= 0; --layer) {
-    for (std::int64_t d = 0; d < n.directions; ++d) {
-      // The weights' gradient of a step beside their sum.
-      meter.touch(2 * n.of(n.gates * n.hidden * n.hidden) + 2 * (n.gates + 1) * n.state());
-      meter.remove(saved);
-      meter.touch(n.gates * n.made() + n.read(layer) + n.weights(layer));
-      meter.add(n.read(layer) + n.weights(layer) + 2 * n.bias() - (d > 0 ? n.read(layer) : 0));
-    }
-    meter.remove(joined);
+/// Gradients of the gates of one step from that of its output; `first` is the last step in time.
+void differentiate_gates(Meter& meter, const Network& n, bool first, bool last) {
+  const Bytes state = n.state();
+  if (n.gates == 4) {
+    meter.add(2 * state);
+    meter.remove(first ? 0 : state);
+    meter.add(state);
+    meter.remove((first ? 2 : 3) * state);
+    meter.add((last ? 3 : 4) * state);
+    meter.remove((last ? 1 : 2) * state);
+    meter.touch(state);
+    meter.remove(4 * state);
+    meter.touch(4 * state);
+  } else if (n.gates == 3) {
+    meter.add(2 * state);
+    meter.remove(state);
+    meter.add((1 + (first ? 1 : 0) + (last ? 0 : 1)) * state);
+    meter.remove(2 * state);
+    meter.add(state);
+    meter.remove(2 * state);
+    meter.add(2 * state);
+    meter.remove(state);
+    meter.touch(state);
+    meter.remove(state);
+    meter.touch(state);
+  } else {
+    meter.add(state);
+    meter.remove((first ? 1 : 2) * state);
   }
+}
+
+/// A step's gradients of the recurrent weight and bias beside their sums: the first sum is made
+/// beside both, later ones in place. `below`: what is freed once no step's output needs it.
+void differentiate_step(Meter& meter, const Network& n, std::int64_t number, Bytes below) {
+  const bool last = number == n.steps - 1;
+  const Bytes state = n.state();
+  const Bytes weight = n.of(n.gates * n.hidden * n.hidden);
+  differentiate_gates(meter, n, number == 0, last);
+  meter.add((last ? 0 : state) + weight + n.bias());
+  if (n.gates == 3) {
+    meter.remove(3 * state);
+  }
+  if (n.gates > 1 && !last) {
+    meter.remove(state);
+  }
+  meter.touch(number == 1 ? n.bias() : 0);
+  if (!last) {
+    meter.touch(n.gates == 3 ? 0 : state);
+    meter.remove(n.gates == 3 ? state : 0);
+  }
+  meter.remove(below + (number > 0 ? n.bias() : 0));
+  if (number == 1) {
+    meter.touch(weight);
+  }
+  meter.remove(number > 0 ? weight : 0);
+  if (n.gates == 3) {
+    meter.touch(3 * state);
+  }
+}
+
+/// The gradients of a direction's weight and of what its layer reads.
+void differentiate_input(
+    Meter& meter, const Network& n, std::int64_t layer, bool first, bool needs_input) {
+  const Bytes read = layer > 0 || needs_input ? n.read(layer) : 0;
+  const Bytes weight = n.of(n.gates * n.hidden * n.width(layer));
+  meter.touch(n.gates * n.made());  // the steps' gates, joined
+  if (layer == 0 && n.turned_input() > 0) {
+    meter.add(n.bias() + weight + read);
+    meter.remove(n.gates * n.made() + n.turned_input());
+  } else {
+    meter.add(read + weight + n.bias());
+    meter.remove(n.gates * n.made() + (layer > 0 && first ? n.directions * n.made() : 0));
+  }
+  if (first && n.directions > 1 && read > 0) {
+    meter.add(read);
+    meter.remove(2 * read);
+  }
+}
+
+Bytes backward_of_steps(const Network& n, bool needs_input, std::size_t kept_states) {
+  Meter meter;
+  run_layers(meter, n, true);
+  const Bytes state = n.layers * n.directions * n.state();
+  meter.remove(n.last_states() - static_cast<Bytes>(kept_states) * state);
+  for (std::int64_t layer = n.layers - 1; layer >= 0; --layer) {
+    for (std::int64_t d = n.directions - 1; d >= 0; --d) {
+      for (std::int64_t number = 0; number < n.steps; ++number) {
+        const bool done = d == 0 && (number == n.steps - 2 || n.steps == 1);
+        const Bytes output = layer < n.layers - 1 && done ? n.directions * n.made() : 0;
+        differentiate_step(meter, n, number, output);
+      }
+      differentiate_input(meter, n, layer, d == 0, needs_input);
+    }
+  }
+  meter.remove(n.directions * n.made() + static_cast<Bytes>(kept_states) * state);
+  meter.touch(needs_input ? n.turned_input() : 0);
   return meter.most();
 }
 
@@ -257,7 +379,15 @@ std::optional<Bytes> workspace_recurrent_backward(const OpView& call) {
   if (!n.has_value()) {
     return std::nullopt;
   }
-  return beyond_results(call, n->on_onednn() ? backward_onednn(*n) : backward_of_steps(*n));
+  if (n->on_onednn()) {
+    return beyond_results(call, backward_onednn(*n));
+  }
+  const ir::IntList& needed = call.attributes.ints("needed");
+  const bool needs_input = std::find(needed.begin(), needed.end(), 0) != needed.end();
+  const std::vector<std::size_t> kept = call_kept_results(call.attributes.string("results"));
+  const auto states = static_cast<std::size_t>(
+      std::count_if(kept.begin(), kept.end(), [](std::size_t number) { return number > 0; }));
+  return beyond_results(call, backward_of_steps(*n, needs_input, states));
 }
 
 }  // namespace shardplan::ops
