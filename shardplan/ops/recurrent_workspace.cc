@@ -113,85 +113,131 @@ std::optional<Network> network_of(const OpView& call) {
 }
 
 // oneDNN ------------------------------------------------------------------------------------------
+//
+// Sizes follow oneDNN's cpu/rnn/rnn_utils.cpp: buffers start on pages, and rows are whole runs of
+// 64 bytes, such that no two rows start at the same place of a page.
+
+/// Elements of a row of so many.
+std::int64_t row_of(std::int64_t elements) {
+  constexpr std::int64_t kRun = 16;
+  constexpr std::int64_t kApart = 256;
+  const std::int64_t row = up(elements, kRun);
+  return row % kApart == 0 ? row + kRun : row;
+}
 
 Bytes gates_of_all_steps(const Network& n) {
-  return up(n.gates * n.made(), kPage);
+  return up(n.of(n.steps * n.batch * row_of(n.gates * n.hidden)), kPage);
+}
+
+/// The states of all steps, before and after the layer.
+Bytes states_of_all_steps(const Network& n, std::int64_t row) {
+  return up(n.of(2 * (n.steps + 1) * n.batch * row), kPage);
+}
+
+Bytes state_in_pages(const Network& n) {
+  return up(n.of(n.batch * row_of(n.hidden)), kPage);
 }
 
 Bytes scratch_training(const Network& n) {
-  constexpr Bytes kOwn = 12856;
-  return gates_of_all_steps(n) + kOwn + up(n.gates * n.state(), kPage) - kPage;
+  constexpr Bytes kOwn = 4664;
+  return gates_of_all_steps(n) + 2 * state_in_pages(n) + kOwn;
 }
 
-Bytes scratch_inference(const Network& n) {
-  return scratch_training(n) + n.gates * n.state() * 3 / 2 + kPage;
+Bytes scratch_inference(const Network& n, std::int64_t layer) {
+  constexpr Bytes kOwn = 4872;
+  constexpr Bytes kEven = 80;
+  constexpr std::int64_t kLeastBatch = 2;
+  Network padded = n;
+  padded.batch = n.width(layer) > n.hidden ? n.batch : std::max(n.batch, kLeastBatch);
+  const Bytes states = states_of_all_steps(padded, row_of(std::max(n.width(layer), n.hidden))) +
+                       states_of_all_steps(padded, n.hidden);
+  const Bytes gates = up(n.of(n.batch * row_of(n.gates * n.hidden)), kPage);
+  return states + gates + state_in_pages(n) + kOwn + (n.width(layer) == n.hidden ? kEven : 0);
 }
 
 /// What the forward pass keeps for the backward pass: gates and states of all steps, the states of
 /// what a cell reads and of what it makes, each beside its gradient.
 Bytes saved_of_cell(const Network& n, std::int64_t layer) {
-  const std::int64_t rows = (n.steps + 1) * n.batch;
-  const Bytes wide = n.of(rows * std::max(n.width(layer), n.hidden));
-  const Bytes own = n.of(rows * n.hidden);
-  return gates_of_all_steps(n) + 3 * up(2 * wide, kPage) + 2 * up(2 * own, kPage) + up(own, kPage);
+  return gates_of_all_steps(n) +
+         3 * states_of_all_steps(n, row_of(std::max(n.width(layer), n.hidden))) +
+         2 * states_of_all_steps(n, n.hidden) +
+         up(n.of(n.steps * n.batch * row_of(n.hidden)), kPage);
 }
 
-/// Copies of both weights: rows of all gates, in whole runs, or such that no two rows start at the
-/// same place of a page.
+/// Copies of both weights by rows of all gates; without training in whole blocks.
 Bytes copied_weights(const Network& n, std::int64_t layer, bool training) {
-  constexpr std::int64_t kRun = 128;
-  constexpr std::int64_t kApart = 1024;
-  constexpr std::int64_t kShift = 16;
-  std::int64_t row = n.gates * n.hidden;
-  if (!training) {
-    row = up(row, kRun);
-  } else if (n.of(row) % kApart == 0) {
-    row += kShift;
-  }
-  return n.of((n.width(layer) + n.hidden) * row);
+  constexpr std::int64_t kBlock = 128;
+  const std::int64_t gates = n.gates * n.hidden;
+  return n.of((n.width(layer) + n.hidden) * (training ? row_of(gates) : up(gates, kBlock)));
+}
+
+/// A weight's gradient by rows of the operand, where those are not what a row may be.
+Bytes turned_gradient(const Network& n, std::int64_t width) {
+  return row_of(width) == width ? 0 : n.of(n.gates * n.hidden * row_of(width));
 }
 
 Bytes forward_onednn(const Network& n) {
   Meter meter;
-  meter.add(n.batch_first ? n.read(0) : 0);
+  meter.add(n.turned_input());
   Bytes below = 0;
   for (std::int64_t layer = 0; layer < n.layers; ++layer) {
     for (std::int64_t d = 0; d < n.directions; ++d) {
       meter.add(n.made() + 2 * n.state());
-      meter.touch(n.bias() + copied_weights(n, layer, false) + scratch_inference(n));
+      meter.touch(n.bias() + copied_weights(n, layer, false) + scratch_inference(n, layer));
     }
-    const Bytes joined = n.directions > 1 ? n.directions * n.made() : 0;
-    meter.add(joined);
+    if (n.directions > 1) {
+      meter.add(n.directions * n.made());
+      meter.remove((n.directions - 1) * n.made());  // the last is still there
+    }
     meter.remove(below);
-    below = n.directions * n.made() + joined;
+    below = (n.directions > 1 ? n.directions + 1 : 1) * n.made();
   }
   meter.add(n.last_states());
-  meter.touch(n.batch_first ? n.directions * n.made() : 0);
+  meter.remove(n.last_states());
+  meter.touch(n.turned_input() > 0 ? n.directions * n.made() : 0);
   return meter.most();
 }
 
-Bytes backward_onednn(const Network& n) {
+/// The gradient of a cell: slices of the output's, gradients of states and operands, both biases.
+void differentiate_cell(Meter& meter, const Network& n, std::int64_t layer, bool first) {
+  const bool slices = n.directions > 1;
+  const bool turned = n.turned_input() > 0 && layer == n.layers - 1;  // what is given
+  const Bytes part = (slices || turned ? n.made() : 0) + 4 * n.state() + n.bias();
+  meter.add(part + n.read(layer) + n.weights(layer) + n.bias());
+  meter.touch(copied_weights(n, layer, true) + n.bias() + scratch_training(n) +
+              turned_gradient(n, n.width(layer)) + turned_gradient(n, n.hidden));
+  meter.add(n.bias());
+  meter.remove(part + 2 * n.state() + saved_of_cell(n, layer));
+  meter.remove(slices || layer < n.layers - 1 ? n.made() : 0);  // the last output is a result
+  if (!first) {
+    return;
+  }
+  meter.remove((n.directions - 1) * n.read(layer));  // both gradients are added
+  meter.remove(layer < n.layers - 1 ? n.directions * n.made() : 0);
+  meter.remove(slices && layer > 0 ? n.directions * n.made() : 0);
+}
+
+Bytes backward_onednn(const Network& n, bool needs_input, std::size_t kept_states) {
   Meter meter;
-  const Bytes joined = n.directions > 1 ? n.directions * n.made() : 0;
-  meter.add(n.batch_first ? n.read(0) : 0);
+  meter.add(n.turned_input());
   for (std::int64_t layer = 0; layer < n.layers; ++layer) {
     for (std::int64_t d = 0; d < n.directions; ++d) {
       meter.add(n.made() + 2 * n.state() + n.bias() + saved_of_cell(n, layer));
       meter.touch(copied_weights(n, layer, true) + scratch_training(n));
       meter.remove(n.bias());
     }
-    meter.add(joined);
+    meter.add(n.directions > 1 ? n.directions * n.made() : 0);
   }
-  meter.add(n.last_states() + n.states() * n.state());
+  const Bytes kept = static_cast<Bytes>(kept_states) * n.layers * n.directions * n.state();
+  meter.add(n.last_states());
+  meter.remove(n.last_states() - kept);
   for (std::int64_t layer = n.layers - 1; layer >= 0; --layer) {
-    for (std::int64_t d = 0; d < n.directions; ++d) {
-      const Bytes part = (n.directions > 1 ? n.made() : 0) + 4 * n.state();
-      meter.add(part + n.read(layer) + n.weights(layer) + n.bias());
-      meter.touch(copied_weights(n, layer, true) + 2 * n.bias() + scratch_training(n));
-      meter.remove(part + n.made() + saved_of_cell(n, layer) + (d > 0 ? n.read(layer) : 0));
+    for (std::int64_t d = n.directions - 1; d >= 0; --d) {
+      differentiate_cell(meter, n, layer, d == 0);
     }
-    meter.remove(joined);
   }
+  meter.remove(n.directions * n.made() + kept + n.turned_input());
+  meter.touch(needs_input ? n.turned_input() : 0);
   return meter.most();
 }
 
@@ -379,15 +425,14 @@ std::optional<Bytes> workspace_recurrent_backward(const OpView& call) {
   if (!n.has_value()) {
     return std::nullopt;
   }
-  if (n->on_onednn()) {
-    return beyond_results(call, backward_onednn(*n));
-  }
   const ir::IntList& needed = call.attributes.ints("needed");
   const bool needs_input = std::find(needed.begin(), needed.end(), 0) != needed.end();
   const std::vector<std::size_t> kept = call_kept_results(call.attributes.string("results"));
   const auto states = static_cast<std::size_t>(
       std::count_if(kept.begin(), kept.end(), [](std::size_t number) { return number > 0; }));
-  return beyond_results(call, backward_of_steps(*n, needs_input, states));
+  return beyond_results(call,
+                        n->on_onednn() ? backward_onednn(*n, needs_input, states)
+                                       : backward_of_steps(*n, needs_input, states));
 }
 
 }  // namespace shardplan::ops
