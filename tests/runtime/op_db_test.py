@@ -10,13 +10,16 @@ Counts by sample: equal; random (results that are drawn or not defined: only the
 refused (one clear message of the front end); unexported (torch.export itself fails); failed (a kernel's
 message) and wrong. Wrong, failed and crashed must be zero.
 
-    op_db_test.py [--short] [--samples N] [--refusals] [--verbose] [OPERATOR ...]
+    op_db_test.py [--short] [--samples N] [--part K/N] [--refusals] [--verbose] [OPERATOR ...]
+
+All samples take hours: --part 1/8 to 8/8 deal the entries out, so that parts can be run one by one.
 """
 
 import argparse
 import collections
 import contextlib
 import importlib.util
+import itertools
 import os
 import pathlib
 import re
@@ -383,6 +386,7 @@ def main():
     parser.add_argument("operators", nargs="*", help="names in op_db; default: all")
     parser.add_argument("--short", action="store_true", help="few operators, few samples")
     parser.add_argument("--samples", type=int, default=0, help="at most so many of each operator")
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth entry from the Kth on")
     parser.add_argument("--refusals", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
@@ -393,7 +397,8 @@ def main():
     limit = SHORT_SAMPLES if options.short else options.samples
     bench = Bench(MESHES, options.verbose)
     count = without = 0
-    for name, entry, dtype, gradients in operators():
+    first, step = map(int, options.part.split("/"))
+    for name, entry, dtype, gradients in itertools.islice(operators(), first - 1, None, step):
         if chosen and name not in chosen and entry.name not in chosen:
             continue
         count += 1
