@@ -81,7 +81,7 @@ fuzz: core
 models: build
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/truth_models.py
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/run_models.py \
-	  --planners map,dp,zero1,zero2,zero3,megatron,megatron_dp,expert_parallel
+	  --planners map,map@tight,dp,zero1,zero2,zero3,megatron,megatron_dp,megatron_zero1,megatron_zero3,expert_parallel,spatial
 
 ## make op_db       every sample of PyTorch's operator database, every op in every strategy (long)
 op_db: build
