@@ -19,6 +19,7 @@
 #include "shardplan/planners/planner.h"
 #include "shardplan/runtime/initial.h"
 #include "shardplan/runtime/verify.h"
+#include "shardplan/sim/rank_memory.h"
 #include "shardplan/sim/sim.h"
 #include "tests/convolutional_testing.h"
 #include "tests/normalised_testing.h"
@@ -230,6 +231,12 @@ void check_uneven_plan(const std::string& model, std::string_view planner) {
               static_cast<double>(predicted.peak_bytes),
               0.01 * static_cast<double>(predicted.peak_bytes) + kChunks);
   EXPECT_LE(*std::max_element(found.peaks.begin(), found.peaks.end()), found.peaks[0]);
+  const std::vector<Bytes> peaks = sim::rank_peaks(*program, step);
+  EXPECT_EQ(peaks[0], predicted.peak_bytes);
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
+    EXPECT_NEAR(static_cast<double>(found.peaks[rank]) / static_cast<double>(peaks[rank]), 1, 0.01)
+        << "rank " << rank;
+  }
 }
 
 TEST(Executor, ABatchAndAVocabularyThatDoNotDivideEqualOneDevice) {
