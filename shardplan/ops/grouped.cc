@@ -46,7 +46,7 @@ Flops flops_grouped_matmul(const OpView& op) {
          static_cast<Flops>(op.results[0].shape[1]);
 }
 
-/// The ends as the kernel reads them, and a product of so many rows as a run has on average.
+/// The ends as the kernel reads them, and a product of the longest run.
 Bytes workspace_of_runs(const OpView& op, MatrixProduct product) {
   const Bytes ends = op.inputs[2].dtype == ir::DType::kInt64
                          ? 0
@@ -54,9 +54,12 @@ Bytes workspace_of_runs(const OpView& op, MatrixProduct product) {
   return ends + product_workspace(product, op.results[0].dtype);
 }
 
+/// Of the longest run: no router deals rows out evenly.
 std::int64_t rows_of_run(const OpView& op) {
+  constexpr std::int64_t kUneven = 2;
+  const std::int64_t rows = op.inputs[0].shape[0];
   const std::int64_t runs = std::max<std::int64_t>(1, op.inputs[2].numel());
-  return (op.inputs[0].shape[0] + runs - 1) / runs;
+  return std::min(rows, kUneven * ((rows + runs - 1) / runs));
 }
 
 Bytes workspace_grouped_matmul(const OpView& op) {

@@ -165,6 +165,42 @@ bool has_ended(pid_t pid) {
   return ended;
 }
 
+/// Whether a signal (or a debugger) holds the process.
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) {
+    return false;
+  }
+  return line[name_end + 2] == 'T' || line[name_end + 2] == 't';
+}
+
+/// How long peers have been seen stopped without a break. Only time in which this process looked
+/// counts: a terminal stops all ranks at once, and they need not go on at the same moment.
+class Standstill {
+ public:
+  /// Called again and again while nothing moves; `stopped` says whether one is stopped now.
+  template <class Stopped>
+  bool too_long(const Stopped& stopped) {
+    const Clock::time_point now = Clock::now();
+    const Seconds passed = std::chrono::duration<double>(now - looked_).count();
+    if (passed < kLook) {
+      return false;
+    }
+    looked_ = now;
+    seen_ = stopped() ? seen_ + std::min(passed, 2 * kLook) : 0;
+    return seen_ > kPatience;
+  }
+
+ private:
+  static constexpr Seconds kLook = 0.1;
+  static constexpr Seconds kPatience = 5;
+  Clock::time_point looked_ = Clock::now();
+  Seconds seen_ = 0;
+};
+
 class SharedMemoryGroup final : public Group {
  public:
   SharedMemoryGroup(std::shared_ptr<Group> base,
@@ -208,6 +244,7 @@ class SharedMemoryGroup final : public Group {
       messages.push_back(message(t, true));
     }
     Clock::time_point last_progress = Clock::now();
+    Standstill standstill;
     while (true) {
       const std::uint32_t before = bell(me_).rung.load();
       const std::vector<bool> closed = closed_peers(messages);
@@ -222,9 +259,11 @@ class SharedMemoryGroup final : public Group {
       }
       if (moved) {
         last_progress = Clock::now();
+        standstill = {};
         continue;
       }
       check_peers(messages, closed, last_progress);
+      check_stopped(messages, standstill);
       sleep(before);
     }
   }
@@ -333,6 +372,21 @@ class SharedMemoryGroup final : public Group {
         throw PeerLost(rank_of(static_cast<std::int64_t>(m.peer)),
                        gone ? "is gone" : "does not answer");
       }
+    }
+  }
+
+  void check_stopped(const std::vector<Message>& messages, Standstill& standstill) const {
+    std::size_t found = me_;
+    const bool too_long = standstill.too_long([&] {
+      const auto stopped = std::find_if(messages.begin(), messages.end(), [&](const Message& m) {
+        return m.left() > 0 && is_stopped(static_cast<pid_t>(members_[m.peer].pid));
+      });
+      found = stopped == messages.end() ? me_ : stopped->peer;
+      return found != me_;
+    });
+    if (too_long) {
+      throw PeerLost(rank_of(static_cast<std::int64_t>(found)),
+                     "was stopped by a signal and not continued");
     }
   }
 

@@ -12,8 +12,9 @@ namespace shardplan::runtime {
 /// members, where they are on several machines, where the memory is not to be had, or where the
 /// environment says SHARDPLAN_SHARED_MEMORY=0. Throws what `base` throws.
 ///
-/// A call throws when a peer is gone or has given its group back, or after `timeout` without any
-/// progress. Memory: up to 1 MiB for each member, not counted as tensors.
+/// A call throws when a peer is gone or has given its group back, when one that it waits for has
+/// been stopped by a signal for some seconds, or after `timeout` without any progress. Memory: up
+/// to 1 MiB for each member, not counted as tensors.
 [[nodiscard]] std::shared_ptr<Group> shared_memory_group(std::shared_ptr<Group> base,
                                                          Seconds timeout);
 
