@@ -1,6 +1,7 @@
 // scaled_dot_product_attention: one attention op, or its parts when its weights are dropped out.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "shardplan/frontends/aten.h"
@@ -176,44 +177,118 @@ ValueId attend(AtenCall& c, const Operands& in, bool causal, ValueId mask) {
                            {"mask", mask.valid()}});
 }
 
-void map_attention(AtenCall& c) {
-  Operands in{c.tensor("query"), c.tensor("key"), c.tensor("value")};
-  const std::int64_t rank = c.builder().type(in.q).rank();
-  if (!c.ok() || (rank != 3 && rank != 4)) {
-    c.unsupported("is supported on tensors of rank 3 and 4");
-    return;
+/// The dimensions before [s, d] of what has `rank` dimensions once there are 1s in front.
+Shape leading_of(const Shape& shape, std::size_t rank) {
+  Shape leading(rank - shape.size(), 1);
+  leading.insert(leading.end(), shape.begin(), shape.end() - 2);
+  return leading;
+}
+
+/// Broadcasts the leading dimensions of q, k and v against each other and returns them. k and v may
+/// have fewer heads than q (the last leading dimension of two or more), and keep theirs.
+Shape broadcast_leading(AtenCall& c, Operands& in) {
+  const std::array<ValueId*, 3> operands{&in.q, &in.k, &in.v};
+  std::size_t rank = 2;
+  for (const ValueId* const operand : operands) {
+    rank = std::max(rank, c.builder().type(*operand).shape.size());
   }
-  if (rank == 3) {
-    for (ValueId* const operand : {&in.q, &in.k, &in.v}) {
-      Shape shape = c.builder().type(*operand).shape;
-      shape.insert(shape.begin() + 1, 1);
-      *operand = c.reshape(*operand, shape);
+  Shape all(rank - 2, 1);
+  std::vector<Shape> leading;
+  for (const ValueId* const operand : operands) {
+    leading.push_back(leading_of(c.builder().type(*operand).shape, rank));
+    for (std::size_t d = 0; d < all.size(); ++d) {
+      all[d] = std::max(all[d], leading.back()[d]);
     }
   }
-  const Shape k = c.builder().type(in.k).shape;
-  if (!c.ok() || k.size() != 4) {
-    c.invalid("query and key differ in rank");
+  const bool grouped = rank >= 4 && leading[0].back() == all.back() &&
+                       leading[1].back() == leading[2].back() &&
+                       all.back() % leading[1].back() == 0;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    Shape wanted = all;
+    if (grouped && i > 0) {
+      wanted.back() = leading[i].back();
+    }
+    for (std::size_t d = 0; d < wanted.size(); ++d) {
+      if (leading[i][d] != wanted[d] && leading[i][d] != 1) {
+        c.invalid("the leading dimensions of query, key and value do not fit together");
+        return all;
+      }
+    }
+    const Shape shape = c.builder().type(*operands[i]).shape;
+    leading[i].insert(leading[i].end(), shape.end() - 2, shape.end());
+    wanted.insert(wanted.end(), shape.end() - 2, shape.end());
+    *operands[i] = c.reshape(*operands[i], leading[i]);
+    if (leading[i] != wanted) {
+      *operands[i] = c.builder().emit("broadcast", {*operands[i]}, {{"shape", wanted}});
+    }
+  }
+  return all;
+}
+
+/// x [..., s, d] as [b, h, s, d]: of one leading dimension the batch, of more the last one as heads
+/// and the others as one.
+ValueId four_dimensional_operand(AtenCall& c, ValueId x) {
+  const Shape shape = c.builder().type(x).shape;
+  Shape merged{1, 1, shape[shape.size() - 2], shape.back()};
+  for (std::size_t d = 0; d + 2 < shape.size(); ++d) {
+    merged[shape.size() > 3 && d + 3 == shape.size() ? 1 : 0] *= shape[d];
+  }
+  return c.reshape(x, merged);
+}
+
+/// The mask as one that broadcasts to [b, h, q, k]; `leading` are the dimensions before [q, d].
+ValueId four_dimensional_mask(AtenCall& c, ValueId mask, const Shape& leading) {
+  const Shape shape = c.builder().type(mask).shape;
+  if (!c.ok() || leading.size() <= 2) {
+    const bool by_batch = leading.size() == 1 && shape.size() == 3;
+    return by_batch ? four_dimensional_operand(c, mask) : four_dimensional(c, mask);
+  }
+  Shape whole = leading_of(shape, leading.size() + 2);
+  whole.insert(whole.end(), shape.end() - 2, shape.end());
+  mask = c.reshape(mask, whole);
+  const auto heads = static_cast<std::ptrdiff_t>(leading.size()) - 1;
+  const bool batched = std::any_of(
+      whole.begin(), whole.begin() + heads, [](std::int64_t size) { return size != 1; });
+  if (batched && !std::equal(leading.begin(), leading.begin() + heads, whole.begin())) {
+    std::copy(leading.begin(), leading.begin() + heads, whole.begin());
+    mask = c.builder().emit("broadcast", {mask}, {{"shape", whole}});
+  }
+  return four_dimensional_operand(c, mask);
+}
+
+void map_attention(AtenCall& c) {
+  Operands in{c.tensor("query"), c.tensor("key"), c.tensor("value")};
+  if (!c.ok()) {
     return;
   }
+  for (const ValueId operand : {in.q, in.k, in.v}) {
+    if (c.builder().type(operand).rank() < 2) {
+      c.invalid("query, key and value need two dimensions or more");
+      return;
+    }
+  }
+  const Shape leading = broadcast_leading(c, in);
+  if (!c.ok()) {
+    return;
+  }
+  for (ValueId* const operand : {&in.q, &in.k, &in.v}) {
+    *operand = four_dimensional_operand(c, *operand);
+  }
   const std::int64_t queries = c.builder().type(in.q).shape[2];
+  const std::int64_t keys = c.builder().type(in.k).shape[2];
   bool causal = c.flag("is_causal", false);
   ValueId mask;
   if (const ConstTensor* const known = c.constant("attn_mask")) {
-    const MaskForm form = form_of(*known, queries, k[2]);
+    const MaskForm form = form_of(*known, queries, keys);
     causal = causal || form.causal;
     if (form.other.has_value()) {
-      mask = four_dimensional(c, c.materialize_compact(*form.other));
+      mask = c.materialize_compact(*form.other);
     }
   } else {
     mask = c.tensor_if_given("attn_mask");
   }
   if (mask.valid()) {
-    if (rank == 3 && c.builder().type(mask).rank() == 3) {
-      Shape shape = c.builder().type(mask).shape;
-      shape.insert(shape.begin() + 1, 1);
-      mask = c.reshape(mask, shape);
-    }
-    mask = four_dimensional(c, mask);
+    mask = four_dimensional_mask(c, mask, leading);
   }
   const ValueId y = attend(c, in, causal, mask);
   c.result(c.reshape(y, c.result_type().shape));

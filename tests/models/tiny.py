@@ -31,6 +31,24 @@ def layers(make, shape):
     return lambda: (make(), (torch.randn(shape),), mean_square)
 
 
+class Attention(nn.Module):
+    """Queries that are learnt, of any leading dimensions, over the input [..., s, 8]; a mask for each of the
+    input's leading dimensions but the first."""
+
+    def __init__(self, shape, masked):
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(*shape, 8))
+        self.key, self.value = nn.Linear(8, 8), nn.Linear(8, 6)
+        self.masked = masked
+
+    def forward(self, x):
+        mask = None
+        if self.masked:
+            shared = x[0].unsqueeze(-3) if x.dim() > 2 else x
+            mask = (shared.mean(-1) > -0.2) | torch.eye(3, x.size(-2)).bool()
+        return F.scaled_dot_product_attention(self.query, self.key(x), self.value(x), attn_mask=mask)
+
+
 class TiedEmbedding(nn.Module):
     def __init__(self):
         super().__init__()
@@ -133,6 +151,13 @@ TINY = {
     "max_pool3d": layers(lambda: nn.Sequential(nn.Conv3d(2, 4, 3), nn.MaxPool3d(2)), (4, 2, 6, 6, 6)),
     "attention_4_heads": lambda: (SelfAttention(4), (torch.randn(4, 6, 48),), mean_square),
     "attention_12_heads": lambda: (SelfAttention(12), (torch.randn(4, 6, 48),), mean_square),
+    # Operands of attention that broadcast, and other numbers of leading dimensions than two.
+    "attention_one_query": lambda: (Attention((1, 4, 3), masked=False), (torch.randn(4, 4, 6, 8),), mean_square),
+    "attention_lower_rank": lambda: (Attention((4, 3), masked=True), (torch.randn(4, 4, 6, 8),), mean_square),
+    "attention_2d": lambda: (Attention((3,), masked=True), (torch.randn(6, 8),), mean_square),
+    "attention_3d": lambda: (Attention((4, 3), masked=True), (torch.randn(4, 6, 8),), mean_square),
+    "attention_5d": lambda: (Attention((2, 4, 4, 3), masked=True), (torch.randn(2, 4, 4, 6, 8),), mean_square),
+    "attention_5d_query": lambda: (Attention((1, 1, 3), masked=False), (torch.randn(2, 4, 4, 6, 8),), mean_square),
     # More kinds.
     "gru": lambda: (Recurrent(nn.GRU), (torch.randn(4, 6, 16),), mean_square),
     "conv1d": layers(lambda: nn.Conv1d(4, 6, 3, dilation=2, stride=2), (4, 4, 16)),
