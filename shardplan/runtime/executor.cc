@@ -456,6 +456,10 @@ void Executor::clear_accumulators() {
 Result<double> Executor::forward_and_backward(const InputSource& inputs) {
   const at::NoGradGuard no_grad;
   begin_step();
+  const LocalId last_loss = program_.root(program_.loss);
+  if (!resident_root_[last_loss.index()]) {
+    drop(last_loss);  // it would count in this step's peak
+  }
   double loss = 0;
   for (microbatch_number_ = 0; microbatch_number_ < program_.microbatches; ++microbatch_number_) {
     fill_inputs(inputs);
