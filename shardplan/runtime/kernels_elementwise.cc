@@ -1,3 +1,4 @@
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/sigmoid_backward.h>
@@ -51,6 +52,35 @@ Tensors with_value(const KernelCall& call) {
   return one(call, (call.input(0).*Method)(number_of(call, "value")));
 }
 
+template <class Narrow>
+at::Tensor narrow_rsqrt(const at::Tensor& x) {
+  const at::Tensor in = x.contiguous();
+  at::Tensor out = at::empty_like(in);
+  const auto* const from = in.const_data_ptr<Narrow>();
+  auto* const to = out.mutable_data_ptr<Narrow>();
+  for (std::int64_t i = 0; i < in.numel(); ++i) {
+    to[i] = static_cast<Narrow>(1.F / std::sqrt(static_cast<float>(from[i])));
+  }
+  return out;
+}
+
+/// x^(-1/2). ATen rounds the root of a narrow number before it divides, but only of those that are
+/// left when its vector registers have been filled: the result of an element would depend on where
+/// in a tensor it lies, and so on how the tensor is cut.
+at::Tensor rsqrt(const at::Tensor& x) {
+  if (x.is_cpu() && x.scalar_type() == at::kBFloat16) {
+    return narrow_rsqrt<at::BFloat16>(x);
+  }
+  if (x.is_cpu() && x.scalar_type() == at::kHalf) {
+    return narrow_rsqrt<at::Half>(x);
+  }
+  return x.rsqrt();
+}
+
+at::Tensor power(const at::Tensor& x, double exponent) {
+  return exponent == -0.5 ? rsqrt(x) : x.pow(exponent);
+}
+
 template <at::Tensor (*Function)(const at::Tensor&, const at::Tensor&)>
 Tensors backward(const KernelCall& call) {
   return one(call, Function(call.input(0), call.input(1)));
@@ -72,7 +102,7 @@ std::vector<KernelEntry> elementwise_kernels() {
       {"exp", unary<&T::exp>},
       {"log", unary<&T::log>},
       {"sqrt", unary<&T::sqrt>},
-      {"rsqrt", unary<&T::rsqrt>},
+      {"rsqrt", [](Call c) { return one(c, rsqrt(c.input(0))); }},
       {"reciprocal", unary<&T::reciprocal>},
       {"tanh", unary<&T::tanh>},
       {"sigmoid", unary<&T::sigmoid>},
@@ -87,7 +117,7 @@ std::vector<KernelEntry> elementwise_kernels() {
       {"scale", [](Call c) { return one(c, c.input(0).mul(number_of(c, "factor"))); }},
       {"add_scalar", [](Call c) { return one(c, c.input(0).add(number_of(c, "value"))); }},
       {"pow_scalar",
-       [](Call c) { return one(c, c.input(0).pow(c.attributes.number("exponent"))); }},
+       [](Call c) { return one(c, power(c.input(0), c.attributes.number("exponent"))); }},
       {"maximum_scalar",
        [](Call c) { return one(c, c.input(0).clamp_min(number_of(c, "value"))); }},
       {"minimum_scalar",

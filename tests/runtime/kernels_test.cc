@@ -778,6 +778,69 @@ TEST(Kernels, BatchNormOfLongRunsOfFloatIsThatOfDouble) {
   }
 }
 
+// What an element becomes must not depend on where in a tensor it lies: ranks hold it at others.
+TEST(Kernels, NarrowElementsAreWhatTheyAreWhereverTheyLie) {
+  std::vector<std::tuple<std::string, std::size_t, Attributes>> calls;
+  for (const char* const op : {"neg",
+                               "exp",
+                               "log",
+                               "sqrt",
+                               "rsqrt",
+                               "reciprocal",
+                               "tanh",
+                               "sigmoid",
+                               "relu",
+                               "sin",
+                               "cos",
+                               "abs",
+                               "silu"}) {
+    calls.emplace_back(op, 1, Attributes{});
+  }
+  for (const char* const op : {"add",
+                               "sub",
+                               "mul",
+                               "div",
+                               "maximum",
+                               "minimum",
+                               "tanh_backward",
+                               "sigmoid_backward",
+                               "silu_backward",
+                               "relu_backward"}) {
+    calls.emplace_back(op, 2, Attributes{});
+  }
+  for (const double exponent : {-2.0, -1.0, -0.5, 0.5, 1.5, 2.0, 3.0}) {
+    calls.emplace_back("pow_scalar", 1, Attributes{{"exponent", exponent}});
+  }
+  for (const char* const approximate : {"none", "tanh"}) {
+    const Attributes attributes{{"approximate", std::string(approximate)}};
+    calls.emplace_back("gelu", 1, attributes);
+    calls.emplace_back("gelu_backward", 2, attributes);
+  }
+  calls.emplace_back("scale", 1, Attributes{{"factor", 0.3}});
+  calls.emplace_back("add_scalar", 1, Attributes{{"value", 0.3}});
+  constexpr std::int64_t kCount = 200;
+  for (const auto& [type, dtype] : {std::pair(at::kBFloat16, ir::DType::kBFloat16),
+                                    std::pair(at::kHalf, ir::DType::kFloat16)}) {
+    const Tensors operands{at::rand({kCount}).mul(4).add(0.1).to(type),
+                           at::rand({kCount}).mul(2).add(0.1).to(type)};
+    for (const auto& [op, inputs, attributes] : calls) {
+      const Kernel kernel = find_kernel(op);
+      const auto run = [&, count = inputs, with = attributes, of = dtype](std::int64_t start,
+                                                                          std::int64_t size) {
+        Tensors in;
+        for (std::size_t i = 0; i < count; ++i) {
+          in.push_back(operands[i].slice(0, start, start + size).clone());
+        }
+        return kernel(KernelCall{in, with, {ir::TensorType{of, {size}}}, {}, {}})[0];
+      };
+      const at::Tensor whole = run(0, kCount);
+      for (std::int64_t i = 0; i < kCount; ++i) {
+        EXPECT_TRUE(run(i, 1).equal(whole.slice(0, i, i + 1))) << op << " of element " << i;
+      }
+    }
+  }
+}
+
 // Sums in float would depend on how a batch is cut; what comes out in bf16 then differs by a unit
 // here and there, and behind some layers and ReLUs by everything.
 TEST(Kernels, SumsOfBatchNormAreExactHoweverTheBatchIsCut) {
