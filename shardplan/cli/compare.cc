@@ -55,25 +55,34 @@ std::string verdict(const planners::PlanResult& result) {
 void print_rows(const std::vector<Row>& rows, const Planning& planning) {
   fmt::print("model     {}  {}\n", planning.model, model_text(planning.step));
   fmt::print("cluster   {}  {}\n\n", planning.cluster.name, cluster_text(planning.cluster));
-  TextTable table(
-      {"planner", "step", "not hidden", "memory", "", "mesh", "recomputed", "gap", "search"});
+  const bool any = !planning.alternatives.empty();
+  std::vector<std::string> heads{
+      "planner", "step", "not hidden", "memory", "", "mesh", "recomputed", "gap", "search"};
+  if (any) {
+    heads.emplace_back("microbatches");
+  }
+  TextTable table(heads);
   for (const auto& [planner, result] : rows) {
     if (result.status == planners::SearchStatus::kNoPlanFound) {
       table.add({planner, "-", "-", "-", verdict(result), result.explanation});
       continue;
     }
     const plan::Plan& plan = result.best;
-    table.add({planner,
-               human_seconds(plan.prediction.step_seconds),
-               human_seconds(result.simulation.exposed_communication_seconds),
-               human_bytes(plan.prediction.peak_bytes),
-               verdict(result),
-               shape_text(plan),
-               recompute_text(plan),
-               plan.prediction.lower_bound_seconds > 0
-                   ? fmt::format("{:.1f} %", 100 * plan.prediction.gap)
-                   : "-",
-               human_seconds(plan.prediction.search_seconds)});
+    std::vector<std::string> row{planner,
+                                 human_seconds(plan.prediction.step_seconds),
+                                 human_seconds(result.simulation.exposed_communication_seconds),
+                                 human_bytes(plan.prediction.peak_bytes),
+                                 verdict(result),
+                                 shape_text(plan),
+                                 recompute_text(plan),
+                                 plan.prediction.lower_bound_seconds > 0
+                                     ? fmt::format("{:.1f} %", 100 * plan.prediction.gap)
+                                     : "-",
+                                 human_seconds(plan.prediction.search_seconds)};
+    if (any) {
+      row.push_back(std::to_string(plan.recipe.microbatches));
+    }
+    table.add(std::move(row));
   }
   fmt::print("{}\nTimes and bytes of all planners are the simulator's.\n", table.text());
   for (const auto& [planner, result] : rows) {
@@ -122,6 +131,7 @@ Result<int> compare(const Options& options, const Session& session) {
 
 Action add_compare(CLI::App& app) {
   const auto options = std::make_shared<Options>();
+  options->planning.finds_microbatches = true;
   add_planning_options(app, options->planning);
   app.add_option("--planners", options->planners, "names with commas between; default: all");
   app.add_option("--memory", options->memory, "limit of each device; default: its memory");

@@ -48,7 +48,8 @@ void print_summary(const planners::PlanResult& result,
                    const std::string& output) {
   const plan::Plan& plan = result.best;
   const plan::Prediction& prediction = plan.prediction;
-  fmt::print("model     {}  {}\n", plan.model, model_text(planning.step));
+  const ir::Graph& graph = planning.step_of(plan);
+  fmt::print("model     {}  {}\n", plan.model, model_text(graph));
   fmt::print("cluster   {}  {}\n", plan.cluster.name, cluster_text(plan.cluster));
   fmt::print("planner   {}  found in {}{}\n",
              plan.planner,
@@ -56,9 +57,14 @@ void print_summary(const planners::PlanResult& result,
              result.limit == planners::SearchLimit::kNone          ? ""
              : result.limit == planners::SearchLimit::kInterrupted ? ", interrupted"
                                                                    : ", stopped by its time limit");
+  if (!planning.alternatives.empty()) {
+    fmt::print("batch     in {} microbatch{}, the fastest number\n",
+               plan.recipe.microbatches,
+               plan.recipe.microbatches == 1 ? "" : "es");
+  }
   fmt::print("mesh      {}\n", shape_text(plan));
   std::string step = human_seconds(prediction.step_seconds);
-  const double part = part_of_peak(result, planning.step);
+  const double part = part_of_peak(result, graph);
   if (part > 0) {
     step += fmt::format("  {:.0f} % of peak", 100 * part);
   }
@@ -83,7 +89,7 @@ void print_summary(const planners::PlanResult& result,
   fmt::print("recompute {}\n", recompute_text(plan));
   print_remarks(result);
   if (!plan.pipeline) {
-    print_whole_calls(planners::whole_calls(plan, planning.step));
+    print_whole_calls(planners::whole_calls(plan, graph));
   }
   if (output.empty()) {
     fmt::print("wrote     nothing; give -o plan.json to keep the plan\n");
@@ -107,7 +113,8 @@ Result<int> plan_once(const planners::PlannerInfo& planner,
     return infeasible(result, name);
   }
   if (!output.empty()) {
-    SHARDPLAN_RETURN_IF_ERROR(write_file(output, plan::to_json(result.best, planning.step)));
+    SHARDPLAN_RETURN_IF_ERROR(
+        write_file(output, plan::to_json(result.best, planning.step_of(result.best))));
   }
   if (session.json) {
     nlohmann::ordered_json object = plan_json(result, name);
@@ -130,7 +137,11 @@ Status check_sweep(const Options& options) {
   if (!over_memory && options.sweep.empty()) {
     return {};
   }
-  if (over_microbatches && options.planning.recipe.microbatches != 1) {
+  if (options.planning.recipe.microbatches == kAuto) {
+    return invalid_input("is auto, which is a search for one plan; give a number with a sweep",
+                         "--microbatches");
+  }
+  if (over_microbatches && options.planning.recipe.microbatches != "1") {
     return invalid_input("is one number of them; leave it out of a --sweep of microbatches",
                          "--microbatches");
   }
@@ -177,6 +188,7 @@ Result<int> plan_model(const Options& options, const Session& session) {
 
 Action add_plan(CLI::App& app) {
   const auto options = std::make_shared<Options>();
+  options->planning.finds_microbatches = true;
   add_planning_options(app, options->planning);
   app.add_option("--planner", options->planner, "who plans (shardplan planners)")
       ->capture_default_str();

@@ -112,7 +112,12 @@ Result<Planning> read_planning(const std::string& command, const PlanningOptions
   planning.max_mesh_axes = options.max_mesh_axes;
   planning.time_limit = options.time_limit;
   planning.seed = options.seed;
-  SHARDPLAN_ASSIGN_OR_RETURN(planning.recipe, read_recipe(options.recipe));
+  RecipeOptions recipe = options.recipe;
+  const bool any_microbatches = options.finds_microbatches && recipe.microbatches == kAuto;
+  if (any_microbatches) {
+    recipe.microbatches = "1";
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(planning.recipe, read_recipe(recipe));
   SHARDPLAN_ASSIGN_OR_RETURN(planning.cluster, cluster::load_cluster(options.cluster));
   if (!options.mesh.empty()) {
     SHARDPLAN_ASSIGN_OR_RETURN(planning.mesh,
@@ -122,7 +127,49 @@ Result<Planning> read_planning(const std::string& command, const PlanningOptions
                              load_model(planning.model, planning.binding, false));
   SHARDPLAN_ASSIGN_OR_RETURN(planning.step,
                              training::build_training_step(forward, planning.recipe));
+  if (any_microbatches) {
+    SHARDPLAN_ASSIGN_OR_RETURN(planning.alternatives, in_microbatches(planning, {}));
+    // The middle first: with few there are bubbles, with many small kernels and messages.
+    std::vector<Planning::Alternative>& all = planning.alternatives;
+    const auto middle = static_cast<std::ptrdiff_t>(all.size() / 2);
+    std::rotate(all.begin(), all.begin() + middle, all.end());
+  }
   return planning;
+}
+
+const ir::Graph& Planning::step_of(const plan::Plan& plan) const {
+  const auto found = std::find_if(alternatives.begin(), alternatives.end(), [&](const auto& a) {
+    return a.recipe.microbatches == plan.recipe.microbatches;
+  });
+  return found != alternatives.end() ? found->step : step;
+}
+
+Result<std::vector<Planning::Alternative>> in_microbatches(
+    const Planning& planning, const std::vector<std::int64_t>& counts) {
+  std::vector<std::int64_t> all = counts;
+  std::int64_t rows = 1;
+  for (const ir::Value& value : planning.step.values()) {
+    if (value.kind == ir::ValueKind::kInput && value.type.rank() > 0) {
+      rows = std::max(rows, value.type.shape.front());
+    }
+  }
+  for (std::int64_t count = 1; counts.empty() && count <= rows; count *= 2) {
+    all.push_back(count);
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
+                             load_model(planning.model, planning.binding, false));
+  std::vector<Planning::Alternative> out;
+  for (const std::int64_t count : all) {
+    training::Recipe recipe = planning.recipe;
+    recipe.microbatches = count;
+    Result<ir::Graph> step = training::build_training_step(forward, recipe);
+    if (step) {
+      out.push_back({std::move(recipe), *std::move(step)});
+    } else if (!counts.empty() || out.empty()) {
+      return std::move(step).error();
+    }
+  }
+  return out;
 }
 
 Result<Bytes> read_memory(const std::string& text) {
@@ -141,18 +188,30 @@ Result<Bytes> read_memory(const std::string& text) {
   return bytes;
 }
 
-Result<std::vector<planners::PlanResult>> make_plans(const planners::PlannerInfo& planner,
-                                                     const Planning& planning,
-                                                     const std::vector<Bytes>& limits,
-                                                     const Control& control) {
-  planners::PlanRequest request{.step = planning.step};
-  request.recipe = planning.recipe;
+namespace {
+
+planners::PlanRequest request_of(const Planning& planning,
+                                 const training::Recipe& recipe,
+                                 const ir::Graph& step,
+                                 const Control& control) {
+  planners::PlanRequest request{.step = step};
+  request.recipe = recipe;
   request.cluster = planning.cluster;
   request.mesh = planning.mesh;
   request.max_mesh_axes = planning.max_mesh_axes;
   request.time_limit = planning.time_limit;
   request.seed = planning.seed;
   request.control = control;
+  return request;
+}
+
+}  // namespace
+
+Result<std::vector<planners::PlanResult>> make_plans(const planners::PlannerInfo& planner,
+                                                     const Planning& planning,
+                                                     const std::vector<Bytes>& limits,
+                                                     const Control& control) {
+  planners::PlanRequest request = request_of(planning, planning.recipe, planning.step, control);
   std::vector<planners::PlanResult> results;
   if (limits.size() == 1) {
     request.memory_limit = limits.front();
@@ -172,9 +231,20 @@ Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
                                        const Planning& planning,
                                        Bytes memory_limit,
                                        const Control& control) {
-  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<planners::PlanResult> results,
-                             make_plans(planner, planning, {memory_limit}, control));
-  return std::move(results.front());
+  if (planning.alternatives.empty()) {
+    SHARDPLAN_ASSIGN_OR_RETURN(std::vector<planners::PlanResult> results,
+                               make_plans(planner, planning, {memory_limit}, control));
+    return std::move(results.front());
+  }
+  std::vector<planners::PlanRequest> requests;
+  for (const Planning::Alternative& alternative : planning.alternatives) {
+    requests.push_back(request_of(planning, alternative.recipe, alternative.step, control));
+    requests.back().memory_limit = memory_limit;
+  }
+  SHARDPLAN_ASSIGN_OR_RETURN(planners::Fastest fastest, planners::plan_fastest(planner, requests));
+  fastest.result.best.model = planning.model;
+  fastest.result.best.binding = planning.binding;
+  return std::move(fastest.result);
 }
 
 void print_remarks(const planners::PlanResult& result) {
@@ -214,6 +284,7 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
   object["status"] = status_name(result.status);
   object["stopped_by"] = limit_name(result.limit);
   object["model"] = result.best.model;
+  object["microbatches"] = result.best.recipe.microbatches;
   object["cluster"] = result.best.cluster.name;
   nlohmann::ordered_json mesh = nlohmann::ordered_json::object();
   for (const cluster::MeshAxis& axis : result.best.mesh.axes) {

@@ -26,6 +26,7 @@ struct PlanningOptions {
   int max_mesh_axes = 0;  ///< 0: the planner's own
   Seconds time_limit = 0;
   std::uint64_t seed = 0;
+  bool finds_microbatches = false;  ///< the command knows --microbatches auto
 };
 void add_planning_options(CLI::App& app, PlanningOptions& options);
 
@@ -40,7 +41,21 @@ struct Planning {
   int max_mesh_axes = 0;  ///< 0: the planner's own
   Seconds time_limit = 0;
   std::uint64_t seed = 0;
+  /// --microbatches auto: the recipe and the step in every number of them that is to be tried, the
+  /// likely ones first; `recipe` and `step` are in one.
+  struct Alternative {
+    training::Recipe recipe{};
+    ir::Graph step{};
+  };
+  std::vector<Alternative> alternatives{};
+
+  /// The step of a plan.
+  [[nodiscard]] const ir::Graph& step_of(const plan::Plan& plan) const;
 };
+/// The batch in 1, 2, 4, ... microbatches, as far as it can be cut, or in these numbers. Errors:
+/// the batch in one, or in a given number.
+[[nodiscard]] Result<std::vector<Planning::Alternative>> in_microbatches(
+    const Planning& planning, const std::vector<std::int64_t>& counts);
 [[nodiscard]] Result<Planning> read_planning(const std::string& command,
                                              const PlanningOptions& options);
 
@@ -50,7 +65,8 @@ void print_remarks(const planners::PlanResult& result);
 /// Bytes of --memory; 0 when it is not given.
 [[nodiscard]] Result<Bytes> read_memory(const std::string& text);
 
-/// Runs one planner; the plan of the result names the model as the user wrote it.
+/// Runs one planner, on all alternatives; the plan of the result names the model as the user wrote
+/// it.
 [[nodiscard]] Result<planners::PlanResult> make_plan(const planners::PlannerInfo& planner,
                                                      const Planning& planning,
                                                      Bytes memory_limit,

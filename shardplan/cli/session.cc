@@ -205,7 +205,9 @@ void add_recipe_options(CLI::App& app, RecipeOptions& options) {
       ->capture_default_str();
   app.add_option("--precision", options.precision, "model (dtypes as they are), fp64, fp32 or bf16")
       ->capture_default_str();
-  app.add_option("--microbatches", options.microbatches, "pieces of the batch; gradients add up")
+  app.add_option("--microbatches",
+                 options.microbatches,
+                 "pieces of the batch; gradients add up; auto: the fastest number (plan, compare)")
       ->capture_default_str();
   app.add_option("--clip-norm", options.clip_norm, "limit of the global gradient norm; 0 = none")
       ->capture_default_str();
@@ -215,15 +217,19 @@ Result<training::Recipe> read_recipe(const RecipeOptions& options) {
   training::Recipe recipe;
   SHARDPLAN_ASSIGN_OR_RETURN(recipe.optimizer, training::parse_optimizer(options.optimizer));
   SHARDPLAN_ASSIGN_OR_RETURN(recipe.precision, training::parse_precision(options.precision));
-  if (options.microbatches < 1) {
+  const std::string& count = options.microbatches;
+  const char* const end = count.data() + count.size();
+  const auto [rest, failed] = std::from_chars(count.data(), end, recipe.microbatches);
+  if (failed != std::errc{} || rest != end || recipe.microbatches < 1) {
     return invalid_input(
-        fmt::format("--microbatches is {}; it must be at least 1", options.microbatches));
+        fmt::format("--microbatches is {}; it must be a whole number of at least 1{}",
+                    count,
+                    count == kAuto ? " (plan and compare find one themselves)" : ""));
   }
   if (!(options.clip_norm >= 0) || std::isinf(options.clip_norm)) {
     return invalid_input(fmt::format(
         "--clip-norm is {}; it must be 0 (no clipping) or a positive number", options.clip_norm));
   }
-  recipe.microbatches = options.microbatches;
   recipe.clip_norm = options.clip_norm;
   return recipe;
 }

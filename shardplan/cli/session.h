@@ -73,10 +73,11 @@ void add_model_options(CLI::App& app, ModelOptions& options);
                                            bool weights);
 
 /// The options of a training recipe as the user writes them.
+inline constexpr std::string_view kAuto = "auto";
 struct RecipeOptions {
   std::string optimizer = "adamw";
   std::string precision = "model";
-  std::int64_t microbatches = 1;
+  std::string microbatches = "1";  ///< or "auto", where a command searches for their number
   double clip_norm = 0;
 };
 void add_recipe_options(CLI::App& app, RecipeOptions& options);

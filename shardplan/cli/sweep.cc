@@ -330,30 +330,16 @@ bool sweeps_microbatches(const std::string& text) {
 
 Result<std::vector<Planning>> read_microbatch_sweep(const std::string& text,
                                                     const Planning& planning) {
-  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<std::int64_t> counts, read_counts(text, kMicrobatches));
-  const bool all = counts.empty();
-  std::int64_t rows = 1;
-  for (const ir::Value& value : planning.step.values()) {
-    if (value.kind == ir::ValueKind::kInput && value.type.rank() > 0) {
-      rows = std::max(rows, value.type.shape.front());
-    }
-  }
-  for (std::int64_t count = 1; all && count <= rows; count *= 2) {
-    counts.push_back(count);
-  }
-  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
-                             load_model(planning.model, planning.binding, false));
+  SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<std::int64_t> counts,
+                             read_counts(text, kMicrobatches));
+  SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Planning::Alternative> all,
+                             in_microbatches(planning, counts));
   std::vector<Planning> out;
-  for (const std::int64_t count : counts) {
+  for (Planning::Alternative& alternative : all) {
     Planning with = planning;
-    with.recipe.microbatches = count;
-    Result<ir::Graph> step = training::build_training_step(forward, with.recipe);
-    if (step) {
-      with.step = *std::move(step);
-      out.push_back(std::move(with));
-    } else if (!all || out.empty()) {
-      return std::move(step).error();
-    }
+    with.recipe = std::move(alternative.recipe);
+    with.step = std::move(alternative.step);
+    out.push_back(std::move(with));
   }
   return out;
 }
@@ -430,9 +416,8 @@ Result<int> sweep_microbatches(const planners::PlannerInfo& planner,
     object["interrupted"] = interrupted(results);
     object["plans"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < results.size(); ++i) {
-      nlohmann::ordered_json plan;
+      nlohmann::ordered_json plan = plan_json(results[i], name);
       plan["microbatches"] = plannings[i].recipe.microbatches;
-      plan.update(plan_json(results[i], name));
       object["plans"].push_back(std::move(plan));
     }
     object["fastest"] =

@@ -59,6 +59,17 @@ struct PlannerInfo {
                                                     const PlanRequest& request,
                                                     const std::vector<Bytes>& limits);
 
+/// The fastest of one planner's plans for several requests, such as a batch in different numbers of
+/// microbatches. Each is asked for less than the best so far (PlanRequest::worth), so that the
+/// likely ones should come first; time limits are of all together. Where nothing fits: the plan of
+/// least memory. Errors: of the first request, where every one has an error.
+struct Fastest {
+  std::size_t request = 0;
+  PlanResult result{};
+};
+[[nodiscard]] Result<Fastest> plan_fastest(const PlannerInfo& planner,
+                                           const std::vector<PlanRequest>& requests);
+
 /// All planners, in the order of the table in registry.cc.
 [[nodiscard]] const std::vector<PlannerInfo>& registry();
 [[nodiscard]] Result<const PlannerInfo*> find_planner(std::string_view name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "shardplan/planners/evaluate.h"
 #include "shardplan/planners/intra/expert.h"
 #include "shardplan/planners/intra/map2023.h"
 #include "shardplan/planners/pipeline/published.h"
@@ -55,6 +56,55 @@ Result<std::vector<PlanResult>> sweep(const PlannerInfo& planner,
     results.push_back(std::move(result));
   }
   return results;
+}
+
+namespace {
+
+bool fits(const PlanResult& result) {
+  return result.status == SearchStatus::kOptimal || result.status == SearchStatus::kFeasible;
+}
+
+/// Whether the first is the better answer.
+bool better(const PlanResult& a, const PlanResult& b) {
+  if (fits(a) != fits(b)) {
+    return fits(a);
+  }
+  if (fits(a)) {
+    return a.best.prediction.step_seconds < b.best.prediction.step_seconds;
+  }
+  const bool none = a.status == SearchStatus::kNoPlanFound;
+  if (none || b.status == SearchStatus::kNoPlanFound) {
+    return !none && b.status == SearchStatus::kNoPlanFound;
+  }
+  return a.simulation.peak_bytes < b.simulation.peak_bytes;
+}
+
+}  // namespace
+
+Result<Fastest> plan_fastest(const PlannerInfo& planner, const std::vector<PlanRequest>& requests) {
+  SHARDPLAN_CHECK(!requests.empty());
+  const Budget budget(requests.front());
+  std::optional<Fastest> best;
+  std::optional<Error> first;
+  for (std::size_t i = 0; i < requests.size() && !(best && budget.exhausted()); ++i) {
+    PlanRequest request = requests[i];
+    request.time_limit = budget.remaining();
+    if (best && fits(best->result)) {
+      request.worth = best->result.best.prediction.step_seconds;
+    }
+    Result<PlanResult> made = planner.plan(request);
+    if (!made) {
+      first = first ? std::move(first) : std::optional(std::move(made).error());
+    } else if (!best || better(*made, best->result)) {
+      best = Fastest{i, *std::move(made)};
+    }
+  }
+  if (!best) {
+    return *std::move(first);
+  }
+  best->result.limit = budget.limit();
+  best->result.best.prediction.search_seconds = budget.watch().seconds();
+  return *std::move(best);
 }
 
 }  // namespace shardplan::planners

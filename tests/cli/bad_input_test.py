@@ -79,6 +79,7 @@ class RecipeTest(CommandLineTest):
         self.reject(["profile", MLP, "--precision", "fp31"], 2, "fp31")
         self.reject(["profile", MLP, "--microbatches", "0"], 2, "--microbatches")
         self.reject(["profile", MLP, "--microbatches", "x"], 2, "--microbatches")
+        self.reject(["profile", MLP, "--microbatches", "auto"], 2, "plan and compare")
         for norm in ("-1", "inf", "nan"):
             self.reject(["profile", MLP, "--clip-norm", norm], 2, "--clip-norm")
         self.reject(["profile", MLP, "--optimizer", "sgd:lr=1,lr=2"], 2, "lr is given twice")

@@ -131,6 +131,21 @@ class MicrobatchSweepTest(CommandLineTest):
         self.assertEqual(len(swept["plans"]), 2)
         self.succeed("simulate", "plan.json")
 
+    def test_auto_is_the_fastest_of_the_sweep(self):
+        model = "gpt:layers=2,hidden=64,heads=4,seq=16,batch=8,vocab=64"
+        for planner in ("map", "shardplan"):
+            words = [model, "--cluster", "8xA100-80GB", "--planner", planner]
+            swept = self.succeed_json("plan", *words, "--sweep", "microbatches")
+            auto = self.succeed_json("plan", *words, "--microbatches", "auto", "-o", "plan.json")
+            self.assertEqual(auto["microbatches"], swept["fastest"])
+            least = min(plan["step_seconds"] for plan in swept["plans"])
+            self.assertEqual(auto["step_seconds"], least)
+            self.succeed("check-plan", "plan.json")
+        text = self.succeed("plan", *words, "--microbatches", "auto")
+        self.assertRegex(text, rf"(?m)^batch +in {auto['microbatches']} microbatch")
+        words = [model, "--cluster", "8xA100-80GB", "--planners", "dp,map", "--microbatches", "auto"]
+        self.assertIn("microbatches", self.succeed("compare", *words))
+
     def test_plans_with_stale_weights_are_called_so(self):
         text = self.succeed("plan", "mlp:layers=4,hidden=128,batch=64", "--cluster", "local:2",
                             "--planner", "pipedream_2bw", "--sweep", "microbatches=4,8")
@@ -147,6 +162,7 @@ class WrongSweepTest(CommandLineTest):
         words = ["plan", MLP, "--cluster", "dgx-a100:2"]
         for given, parts in (
             (["--memory", "1GiB:2GiB:1GiB", "-o", "p"], ["-o", "sweep"]),
+            (["--memory", "1GiB:2GiB:1GiB", "--microbatches", "auto"], ["auto", "sweep"]),
             (["--sweep", "devices", "-o", "p"], ["-o", "sweep"]),
             (["--sweep", "devices", "--memory", "1GiB:2GiB:1GiB"], ["--sweep", "one of them"]),
             (["--sweep", "devices", "--mesh", "data=16"], ["--mesh", "--sweep"]),

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "shardplan/ops/op.h"
 #include "shardplan/planners/pipeline/even_cut.h"
 
 namespace shardplan::planners {
@@ -14,6 +15,9 @@ using lower::Work;
 
 /// Cuts of one choice, each even by the times of the last one.
 constexpr int kRounds = 3;
+/// Estimates that are so many times as long as a known plan are not looked at: what they leave out
+/// is less.
+constexpr double kFar = 1.15;
 
 /// The stages of one choice while their blocks are told apart.
 class Stages {
@@ -171,6 +175,43 @@ const std::vector<ScheduleChoice>& schedule_choices() {
   return choices;
 }
 
+Seconds matmul_seconds(const PlanRequest& request) {
+  const ir::Graph& step = request.step;
+  const cost::CostModel cost(request.cluster, {});
+  Seconds total = 0;
+  for (std::size_t i = 0; i < step.ops().size(); ++i) {
+    const ir::OpId id(i);
+    const ops::OpDef& def = ops::get(step.op(id).name);
+    if (!def.matmul || def.view) {
+      continue;
+    }
+    const ops::OpTypes types = ops::op_types(step, id);
+    const Flops flops = ops::flops(step, id);
+    const Seconds seconds =
+        cost.kernel(cost::kernel_of(def, types.inputs, types.results, flops, 0)) -
+        cost.kernel(cost::kernel_of(def, types.inputs, types.results, 0, 0));
+    const bool every = step.op(id).phase != ir::Phase::kUpdate;
+    total += std::max(0.0, seconds) * static_cast<double>(every ? step.microbatches : 1);
+  }
+  return total / static_cast<double>(request.cluster.device_count());
+}
+
+/// With nothing but matrix products in equal stages, a third of them forward. Unequal ones take
+/// longer.
+Seconds Composer::least_seconds(const Schedule& schedule) const {
+  const auto passes = static_cast<double>(schedule.stages) *
+                      static_cast<double>(schedule.microbatches) / schedule.devices;
+  const Seconds third = compute_ / passes / 3;
+  sim::StageTimes times;
+  times.forward = third;
+  times.backward = 2 * third;
+  times.backward_input = third;
+  times.backward_weight = third;
+  const Result<sim::ScheduleTime> timed = sim::time_schedule(
+      schedule, std::vector<sim::StageTimes>(static_cast<std::size_t>(schedule.stages), times));
+  return timed ? timed->makespan : std::numeric_limits<Seconds>::infinity();
+}
+
 Result<Schedule> Composer::schedule(int groups, const ScheduleChoice& choice) const {
   SHARDPLAN_ASSIGN_OR_RETURN(const lower::ScheduleInfo* const info,
                              lower::find_schedule(choice.name));
@@ -244,7 +285,9 @@ std::optional<Composition> Composer::again(const Composition& choice, Bytes limi
   return made ? with(*made, *choice.schedule, *choice.option, limit) : std::nullopt;
 }
 
-Result<std::vector<Composition>> Composer::compose(Bytes limit, const Budget& budget) {
+Result<std::vector<Composition>> Composer::compose(Bytes limit,
+                                                   const Budget& budget,
+                                                   Seconds worth) {
   const std::int64_t devices = request_.cluster.device_count();
   const std::int64_t microbatches = request_.step.microbatches;
   std::vector<Composition> out;
@@ -253,20 +296,21 @@ Result<std::vector<Composition>> Composer::compose(Bytes limit, const Budget& bu
       continue;
     }
     budget.control().report("stages", -1);
-    SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<GroupOption>* const options,
-                               costs_.options(devices / groups, budget));
     for (const ScheduleChoice& choice : schedule_choices()) {
       const Result<Schedule> made = schedule(groups, choice);
-      if (!made || static_cast<std::size_t>(made->stages) > costs_.blocks().size()) {
+      if (!made || static_cast<std::size_t>(made->stages) > costs_.blocks().size() ||
+          least_seconds(*made) >= kFar * worth) {
         continue;
       }
+      SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<GroupOption>* const options,
+                                 costs_.options(devices / groups, budget));
       std::optional<Composition> best;
       for (const GroupOption& option : *options) {
         if (budget.exhausted()) {
           break;
         }
-        const Seconds worth = best ? best->seconds : std::numeric_limits<Seconds>::infinity();
-        if (std::optional<Composition> better = with(*made, choice, option, limit, worth)) {
+        const Seconds less = best ? best->seconds : kFar * worth;
+        if (std::optional<Composition> better = with(*made, choice, option, limit, less)) {
           best = std::move(better);
         }
       }

@@ -23,6 +23,10 @@ struct ScheduleChoice {
 /// Those that run a step at a time, 1F1B first.
 [[nodiscard]] const std::vector<ScheduleChoice>& schedule_choices();
 
+/// Seconds of all matrix products of the step at the rate of all devices together, launches left
+/// out: no plan takes less. O(ops).
+[[nodiscard]] Seconds matmul_seconds(const PlanRequest& request);
+
 /// A way to cut a step into stages, all of whose groups run their blocks alike.
 struct Composition {
   int groups = 1;
@@ -41,16 +45,20 @@ struct Composition {
 class Composer {
  public:
   /// Both outlive it.
-  Composer(const PlanRequest& request, BlockCosts& costs) : request_(request), costs_(costs) {}
+  Composer(const PlanRequest& request, BlockCosts& costs)
+      : request_(request), costs_(costs), compute_(matmul_seconds(request)) {}
 
   /// The best option for each number of groups and each schedule within the limit, the fastest
-  /// first. Ends early, with those that are made, when the budget does.
-  [[nodiscard]] Result<std::vector<Composition>> compose(Bytes limit, const Budget& budget);
+  /// first. Those are left out that take much longer than `worth`. Ends early, with those that are
+  /// made, when the budget does.
+  [[nodiscard]] Result<std::vector<Composition>> compose(
+      Bytes limit, const Budget& budget, Seconds worth = std::numeric_limits<Seconds>::infinity());
   /// The same choice within another limit; nothing where it does not fit.
   [[nodiscard]] std::optional<Composition> again(const Composition& choice, Bytes limit) const;
 
  private:
   [[nodiscard]] Result<lower::Schedule> schedule(int groups, const ScheduleChoice& choice) const;
+  [[nodiscard]] Seconds least_seconds(const lower::Schedule& schedule) const;
   [[nodiscard]] std::optional<Composition> with(
       const lower::Schedule& schedule,
       const ScheduleChoice& choice,
@@ -65,6 +73,7 @@ class Composer {
 
   const PlanRequest& request_;
   BlockCosts& costs_;
+  Seconds compute_;
 };
 
 }  // namespace shardplan::planners

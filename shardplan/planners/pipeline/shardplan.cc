@@ -14,13 +14,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "shardplan/lower/schedule.h"
-#include "shardplan/ops/op.h"
 #include "shardplan/planners/experts.h"
 #include "shardplan/planners/intra/map2023.h"
 #include "shardplan/planners/pipeline/compose.h"
@@ -44,28 +44,6 @@ Result<PlanResult> plan_by_experts(const PlanRequest& request) {
   return plan_by_rules(request, "experts", expert_rules());
 }
 
-/// Seconds of all kernels of the step on one device, launches left out, over the devices.
-Seconds compute_bound(const PlanRequest& request) {
-  const ir::Graph& step = request.step;
-  const cost::CostModel cost(request.cluster, {});
-  Seconds total = 0;
-  for (std::size_t i = 0; i < step.ops().size(); ++i) {
-    const ir::OpId id(i);
-    const ops::OpDef& def = ops::get(step.op(id).name);
-    if (!def.matmul || def.view) {
-      continue;
-    }
-    const ops::OpTypes types = ops::op_types(step, id);
-    const Flops flops = ops::flops(step, id);
-    const Seconds seconds =
-        cost.kernel(cost::kernel_of(def, types.inputs, types.results, flops, 0)) -
-        cost.kernel(cost::kernel_of(def, types.inputs, types.results, 0, 0));
-    const bool every = step.op(id).phase != ir::Phase::kUpdate;
-    total += std::max(0.0, seconds) * static_cast<double>(every ? step.microbatches : 1);
-  }
-  return total / static_cast<double>(request.cluster.device_count());
-}
-
 class Search {
  public:
   explicit Search(const PlanRequest& request)
@@ -80,20 +58,33 @@ class Search {
             request.step, cost::CostModel(request.cluster, {}), request.step.ops().size() + 1)) {}
 
   Result<PlanResult> run() {
+    Proof proof;
+    proof.step_lower_bound = matmul_seconds(request_);
+    if (proof.step_lower_bound >= request_.worth) {
+      return nothing();
+    }
     if (!try_composed() || request_.step.ops().size() <= kFewOps) {
       try_every_cut();
     }
     SHARDPLAN_RETURN_IF_ERROR(try_without_stages());
     polish();
     try_published();
-    Proof proof;
-    proof.step_lower_bound = compute_bound(request_);
+    if (candidates_.empty()) {
+      return nothing();
+    }
     return conclude(request_, "shardplan", candidates_, memory_limit(request_), proof, budget_);
   }
 
  private:
+  [[nodiscard]] PlanResult nothing() const {
+    PlanResult none;
+    none.limit = budget_.limit();
+    none.explanation = "shardplan found no faster plan";
+    return none;
+  }
+
   /// Where the step is made of a few kinds of blocks: the best of what compose.h puts together.
-  /// False: it is not, or none of them fits.
+  /// False: it is not, or none of them fits where a plan of any time is wanted.
   bool try_composed() {
     Result<BlockCosts> costs = BlockCosts::make(request_);
     if (!costs || costs->kinds() > kMostKinds || costs->blocks().size() < kAlike * costs->kinds()) {
@@ -101,11 +92,12 @@ class Search {
     }
     Composer composer(request_, *costs);
     const Result<std::vector<Composition>> composed =
-        composer.compose(memory_limit(request_), budget_);
+        composer.compose(memory_limit(request_), budget_, request_.worth);
     for (std::size_t i = 0; composed && i < composed->size() && i < kRealised; ++i) {
       realise((*composed)[i], composer);
     }
-    return std::any_of(tried_.begin(), tried_.end(), [](const Tried& tried) { return tried.fits; });
+    return request_.worth < std::numeric_limits<Seconds>::infinity() ||
+           std::any_of(tried_.begin(), tried_.end(), [](const Tried& tried) { return tried.fits; });
   }
 
   /// Plans and simulates a composition; where it takes more memory than its blocks alone said, with
@@ -153,7 +145,7 @@ class Search {
   Status try_without_stages() {
     PlanRequest request = request_;
     request.time_limit = budget_.remaining();
-    request.worth = least_step_seconds(candidates_, memory_limit(request_));
+    request.worth = worth();
     SHARDPLAN_ASSIGN_OR_RETURN(PlanResult whole, inside_.plan(request));
     if (whole.status == SearchStatus::kNoPlanFound) {
       return {};
@@ -163,6 +155,10 @@ class Search {
     candidate.simulation = std::move(whole.simulation);
     candidates_.push_back(std::move(candidate));
     return {};
+  }
+
+  [[nodiscard]] Seconds worth() const {
+    return std::min(request_.worth, least_step_seconds(candidates_, memory_limit(request_)));
   }
 
   struct Tried {
@@ -245,7 +241,7 @@ class Search {
     }
     const Result<StepLayers> layers = layers_of(request_);
     PlanRequest faster = request_;
-    faster.worth = least_step_seconds(candidates_, memory_limit(request_));
+    faster.worth = worth();
     for (std::size_t m = 0; layers && m < layer_planners().size() && !budget_.exhausted(); ++m) {
       if (layer_planners()[m].name == "dnn_partitioning_ip") {
         continue;
