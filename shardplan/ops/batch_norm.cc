@@ -214,7 +214,12 @@ Bytes workspace_batch_norm_backward(const OpView& op) {
   const ir::TensorType& x = op.inputs[1];
   const ir::DType wide = op.inputs[2].dtype;
   const std::int64_t sample = x.numel() / std::max<std::int64_t>(1, x.shape[0]);
-  return channel_vectors(3, x, wide) + (is_narrow(x) ? 2 * sample * ir::element_bytes(wide) : 0);
+  // While the factors are made there are also the sums in their type, and no result yet.
+  const std::int64_t sums = op.inputs[4].dtype == wide ? 0 : 3;
+  const std::int64_t weight = op.attributes.flag_or("weight", false) ? 1 : 0;
+  return std::max(
+      channel_vectors(3, x, wide) + (is_narrow(x) ? 2 * sample * ir::element_bytes(wide) : 0),
+      channel_vectors(sums + 3 + weight, x, wide) - op.results[0].bytes());
 }
 
 /// g, x, mean, variance → [count, Σ g, Σ g · (x - mean) / sqrt(variance + eps)] by channel.

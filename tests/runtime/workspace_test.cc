@@ -591,6 +591,18 @@ TEST_P(Workspace, OfBatchAndGroupNorms) {
   expect_exact("group_norm_backward", {grouped, grouped, groups, groups, weight}, affine);
 }
 
+/// A batch so small that its sums and factors outweigh it.
+TEST_P(Workspace, OfBatchNormsOfFewElements) {
+  const ir::TensorType x = floating({2, 32, 1, 1});
+  const ir::TensorType c = floating({32});
+  const ir::TensorType sums{DType::kFloat64, {3, 32}};
+  for (const bool weight : {false, true}) {
+    Types operands{x, x, c, c, sums};
+    operands.insert(operands.end(), weight ? 1 : 0, c);
+    expect_exact("batch_norm_backward", operands, {{"eps", 1e-5}, {"weight", weight}});
+  }
+}
+
 TEST_P(Workspace, OfSpaceAndSelections) {
   const ir::TensorType x = floating({4, 16, 20, 20});
   const Attributes windows{{"kernel", IntList{3, 3}},
