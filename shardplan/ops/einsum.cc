@@ -170,6 +170,7 @@ std::string group_like(std::string_view like,
 /// The product that is left to the library, and bytes of operands and result in other orders.
 struct Product {
   Bytes operands = 0;
+  Bytes packed = 0;  ///< copies for oneDNN of operands that BLAS takes as they are
   Bytes result = 0;
   MatrixProduct of{};
 };
@@ -212,15 +213,29 @@ Bytes moved_bytes(std::string_view from, const std::string& to, const ir::Tensor
   return sized(from) == sized(to) ? 0 : type.bytes();
 }
 
+/// Bytes of the copy that oneDNN wants of an operand of which the batch is not the slowest.
+Bytes packed_bytes(std::string_view term,
+                   const std::string& batch,
+                   const std::string& rows,
+                   const std::string& columns,
+                   const ir::TensorType& type) {
+  return std::min(moved_bytes(term, joined(batch, rows, columns), type),
+                  moved_bytes(term, joined(batch, columns, rows), type));
+}
+
 /// The copies that are in fact made.
 Product made_copies(const OpView& op, const Equation& e, const Letters& l) {
   Product copies = copies_in(op, e, l);
   copies.operands = 0;
   if (!is_strided(e.a, l.batch, l.m, l.contracted)) {
     copies.operands += moved_bytes(e.a, joined(l.batch, l.m, l.contracted), op.inputs[0]);
+  } else {
+    copies.packed += packed_bytes(e.a, l.batch, l.m, l.contracted, op.inputs[0]);
   }
   if (!is_strided(e.b, l.batch, l.contracted, l.n)) {
     copies.operands += moved_bytes(e.b, joined(l.batch, l.contracted, l.n), op.inputs[1]);
+  } else {
+    copies.packed += packed_bytes(e.b, l.batch, l.contracted, l.n, op.inputs[1]);
   }
   if (copies.result > 0) {
     copies.result = moved_bytes(e.result, joined(l.batch, l.m, l.n), op.results[0]);
@@ -237,8 +252,10 @@ MatrixProduct matrices_in(const OpView& op, const Equation& e, const Letters& l)
   out.rows = size_of(rows, left, op.inputs[swapped ? 1 : 0]);
   out.columns = size_of(swapped ? l.m : l.n, swapped ? e.a : e.b, op.inputs[swapped ? 0 : 1]);
   out.inner = size_of(l.contracted, e.a, op.inputs[0]);
-  out.turned =
-      is_strided(left, l.batch, rows, l.contracted) && !rows.empty() && left.back() == rows.back();
+  const ir::TensorType& left_type = op.inputs[swapped ? 1 : 0];
+  out.turned = is_strided(left, l.batch, rows, l.contracted) && !rows.empty() &&
+               left.back() == rows.back() &&
+               moved_bytes(left, joined(l.batch, l.contracted, rows), left_type) == 0;
   out.batch = size_of(l.batch, e.a, op.inputs[0]);
   return out;
 }
@@ -271,8 +288,8 @@ Product product_of(const OpView& op) {
 
 Bytes workspace_einsum(const OpView& op) {
   const Product product = product_of(op);
-  return product.operands +
-         std::max(product.result, product_workspace(product.of, op.results[0].dtype));
+  const Bytes scratch = product_workspace(product.of, op.results[0].dtype);
+  return product.operands + std::max(product.result, scratch > 0 ? scratch + product.packed : 0);
 }
 
 /// y = a·b gives da = g·b and db = a·g, each with the terms of the equation exchanged.

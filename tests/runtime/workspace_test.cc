@@ -694,7 +694,10 @@ TEST_P(NarrowWorkspace, OfProducts) {
       {"km,kn->mn", {{600, 768}, {600, 256}}},
       {"km,kn->mn", {{512, 65}, {512, 300}}},
       {"bkm,bkn->bmn", {{2, 1000, 192}, {2, 1000, 257}}},
-      {"mk,kn->nm", {{257, 768}, {768, 768}}}};
+      {"mk,kn->nm", {{257, 768}, {768, 768}}},
+      {"bqhd,khd->bhqk", {{2, 16, 4, 8}, {32, 4, 8}}},  // heads lie inside: oneDNN wants copies
+      {"qhd,khd->hqk", {{48, 4, 16}, {32, 4, 16}}},
+      {"hkq,khd->hqd", {{4, 32, 48}, {32, 4, 16}}}};
   for (const auto& [equation, shapes] : cases) {
     SCOPED_TRACE(equation);
     expect_exact(
