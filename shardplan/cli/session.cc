@@ -15,6 +15,7 @@
 
 #include "shardplan/frontends/frontends.h"
 #include "shardplan/sim/pipeline.h"
+#include "shardplan/sim/rank_memory.h"
 #include "shardplan/support/text.h"
 
 namespace shardplan::cli {
@@ -272,7 +273,7 @@ Result<Predicted> predict(const LoadedPlan& loaded, bool timeline) {
   if (!loaded.pipeline || !loaded.plan.pipeline) {
     out.simulation =
         sim::simulate(loaded.program, loaded.step, cost_model_of(loaded.plan), options);
-    out.peak_bytes.assign(static_cast<std::size_t>(loaded.ranks()), out.simulation.peak_bytes);
+    out.peak_bytes = sim::rank_peaks(loaded.program, loaded.step);
     out.trace = timeline ? sim::chrome_trace(out.simulation) : "";
     return out;
   }
