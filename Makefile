@@ -83,7 +83,7 @@ models: build
 	@PYTHONPATH=shardplan/python .venv/bin/python -W ignore tests/models/run_models.py \
 	  --planners map,map@tight,dp,zero1,zero2,zero3,megatron,megatron_dp,megatron_zero1,megatron_zero3,expert_parallel,spatial
 
-## make op_db       every sample of PyTorch's operator database, every op in every strategy (long)
+## make op_db       every sample of PyTorch's operator database, every op in every strategy (an hour)
 op_db: build
 	@STEP_EVAL=build/rooms/runtime/step_eval .venv/bin/python -W ignore tests/runtime/op_db_test.py --refusals
 
