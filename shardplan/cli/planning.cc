@@ -164,7 +164,7 @@ Result<std::vector<Planning::Alternative>> in_microbatches(
     recipe.microbatches = count;
     Result<ir::Graph> step = training::build_training_step(forward, recipe);
     if (step) {
-      out.push_back({std::move(recipe), *std::move(step)});
+      out.push_back({recipe, *std::move(step)});
     } else if (!counts.empty() || out.empty()) {
       return std::move(step).error();
     }

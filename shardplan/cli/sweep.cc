@@ -337,7 +337,7 @@ Result<std::vector<Planning>> read_microbatch_sweep(const std::string& text,
   std::vector<Planning> out;
   for (Planning::Alternative& alternative : all) {
     Planning with = planning;
-    with.recipe = std::move(alternative.recipe);
+    with.recipe = alternative.recipe;
     with.step = std::move(alternative.step);
     out.push_back(std::move(with));
   }
