@@ -147,7 +147,7 @@ void copy_rows(const at::Tensor& weight,
   const auto* const id = ids.const_data_ptr<std::int64_t>();
   const auto* const from = static_cast<const std::byte*>(weight.const_data_ptr());
   auto* const to = static_cast<std::byte*>(result.mutable_data_ptr());
-  const auto width = static_cast<std::size_t>(weight.size(1)) * weight.element_size();
+  const auto width = static_cast<std::size_t>(weight.size(1)) * weight.itemsize();
   constexpr std::int64_t kRows = 256;  // worth a thread
   at::parallel_for(0, ids.numel(), kRows, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
