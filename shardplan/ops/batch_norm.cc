@@ -473,7 +473,8 @@ std::vector<OpDef> statistics_ops() {
        .infer = infer_batch_running,
        .axes = axes_batch_running,
        .flops = result_elements,
-       .workspace = workspace_batch_running},
+       .workspace = workspace_batch_running,
+       .stops_gradient = true},
   };
 }
 

@@ -94,13 +94,15 @@ Result<Fastest> plan_fastest(const PlannerInfo& planner, const std::vector<PlanR
     }
     Result<PlanResult> made = planner.plan(request);
     if (!made) {
-      first = first ? std::move(first) : std::optional(std::move(made).error());
+      if (!first) {
+        first = std::move(made).error();
+      }
     } else if (!best || better(*made, best->result)) {
       best = Fastest{i, *std::move(made)};
     }
   }
   if (!best) {
-    return *std::move(first);
+    return std::move(first).value_or(unsupported("there is no request"));
   }
   best->result.limit = budget.limit();
   best->result.best.prediction.search_seconds = budget.watch().seconds();

@@ -85,6 +85,15 @@ class Statistics(Chain):
         return F.cross_entropy(self.second(h), target)
 
 
+class Running(Statistics):
+    """Computes with running statistics, through which no gradient passes."""
+
+    def forward(self, x, target):
+        h = self.norm(self.first(x)) * self.norm.running_mean.exp()
+        h = self.norm(h) / (1 + self.norm.running_var)
+        return F.cross_entropy(self.second(h), target)
+
+
 class Detached(Chain):
     """Divides by a norm that no gradient flows through, and adds half of what is detached."""
 
@@ -133,12 +142,12 @@ class InPlace(unittest.TestCase):
         self.assertLess(worst, 1e-9, where)
 
     def test_models(self):
-        for kind in (Chain, Views, Filled, Statistics, Detached):
+        for kind in (Chain, Views, Filled, Statistics, Running, Detached):
             with self.subTest(kind.__name__):
                 self.check(kind)
 
     def test_regions_without_gradients_are_kept_by_export(self):
-        for kind in (Detached, Spectral):
+        for kind in (Running, Detached, Spectral):
             with self.subTest(kind.__name__):
                 self.check(kind, contextlib.nullcontext)
 

@@ -56,7 +56,7 @@ class StagePlanner {
     const auto key = std::pair(stage_shape(stage), limit);
     auto known = known_.find(key);
     // A search for less ended without a plan.
-    if (known != known_.end() && !known->second.plan && known->second.worth < worth) {
+    if (known != known_.end() && !known->second.plan.has_value() && known->second.worth < worth) {
       known_.erase(known);
       known = known_.end();
     }
@@ -65,12 +65,13 @@ class StagePlanner {
                                  search(stage, limit, budget, worth));
       known = known_.emplace(key, Known{std::move(made), blocks, worth}).first;
     }
-    if (!known->second.plan || known->second.plan->prediction.step_seconds >= worth) {
+    const std::optional<plan::Plan>& found = known->second.plan;
+    if (!found || found->prediction.step_seconds >= worth) {
       return invalid_input(
           fmt::format("{} found no plan for a stage in less than {}", inside_.name, worth),
           "pipeline");
     }
-    plan::Plan plan = *known->second.plan;
+    plan::Plan plan = *found;
     plan.graph_hash = ir::structural_hash(stage);
     for (plan::RecomputedBlock& block : plan.recompute) {
       const std::vector<std::string>& from = known->second.blocks;
@@ -343,7 +344,11 @@ Result<Candidate> StagePlans::improve(const StageCut& cut,
   SHARDPLAN_ASSIGN_OR_RETURN(
       const training::StagedStep staged,
       training::split_into_stages(request_.step, cut.stage_of, cut.weights_later, cut.pipelines));
+  if (!made.plan.pipeline) {
+    return unsupported("a plan without a pipeline has no stages to improve");
+  }
   const std::vector<plan::Plan>& before = made.plan.pipeline->stages;
+  plan::Pipeline pipeline = *made.plan.pipeline;
   const Bytes limit = memory_limit(request_);
   std::vector<std::string> shapes;
   std::map<std::string, Seconds> worth;
@@ -365,18 +370,20 @@ Result<Candidate> StagePlans::improve(const StageCut& cut,
     Result<plan::Plan> faster =
         by->plan(staged.stages[s].graph, room[shapes[s]], budget, worth[shapes[s]]);
     if (faster) {
-      plan.pipeline->stages[s] = *std::move(faster);
+      pipeline.stages[s] = *std::move(faster);
     }
   }
+  plan.pipeline = pipeline;
   SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request_.step));
   if (now.simulation.peak_bytes <= limit) {
     return now;
   }
   for (std::size_t s = 0; s < before.size(); ++s) {
     if (now.stage_peaks[s] > limit) {
-      plan.pipeline->stages[s] = before[s];
+      pipeline.stages[s] = before[s];
     }
   }
+  plan.pipeline = std::move(pipeline);
   return evaluate(std::move(plan), request_.step);
 }
 
