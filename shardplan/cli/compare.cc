@@ -55,10 +55,10 @@ std::string verdict(const planners::PlanResult& result) {
 void print_rows(const std::vector<Row>& rows, const Planning& planning) {
   fmt::print("model     {}  {}\n", planning.model, model_text(planning.step));
   fmt::print("cluster   {}  {}\n\n", planning.cluster.name, cluster_text(planning.cluster));
-  const bool any = !planning.alternatives.empty();
+  const bool finds_microbatches = !planning.alternatives.empty();
   std::vector<std::string> heads{
       "planner", "step", "not hidden", "memory", "", "mesh", "recomputed", "gap", "search"};
-  if (any) {
+  if (finds_microbatches) {
     heads.emplace_back("microbatches");
   }
   TextTable table(heads);
@@ -79,7 +79,7 @@ void print_rows(const std::vector<Row>& rows, const Planning& planning) {
                                      ? fmt::format("{:.1f} %", 100 * plan.prediction.gap)
                                      : "-",
                                  human_seconds(plan.prediction.search_seconds)};
-    if (any) {
+    if (finds_microbatches) {
       row.push_back(std::to_string(plan.recipe.microbatches));
     }
     table.add(std::move(row));

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -58,9 +59,16 @@ void print_summary(const planners::PlanResult& result,
              : result.limit == planners::SearchLimit::kInterrupted ? ", interrupted"
                                                                    : ", stopped by its time limit");
   if (!planning.alternatives.empty()) {
-    fmt::print("batch     in {} microbatch{}, the fastest number\n",
+    std::vector<std::int64_t> tried;
+    for (const Planning::Alternative& alternative : planning.alternatives) {
+      tried.push_back(alternative.recipe.microbatches);
+    }
+    std::sort(tried.begin(), tried.end());
+    fmt::print("batch     in {} microbatch{}, the fastest {}of {}\n",
                plan.recipe.microbatches,
-               plan.recipe.microbatches == 1 ? "" : "es");
+               plan.recipe.microbatches == 1 ? "" : "es",
+               result.limit == planners::SearchLimit::kNone ? "" : "so far ",
+               fmt::join(tried, ", "));
   }
   fmt::print("mesh      {}\n", shape_text(plan));
   std::string step = human_seconds(prediction.step_seconds);
@@ -199,7 +207,8 @@ Action add_plan(CLI::App& app) {
   app.add_option("--sweep",
                  options->sweep,
                  "devices: plan for 1, 2, 4, ... of the cluster's devices; microbatches: for the "
-                 "batch in 1, 2, 4, ... of them; devices=1,2,8 or microbatches=4,8: for these "
+                 "batch in every number of them (many: 1, 2, 4, ...); devices=1,2,8 or "
+                 "microbatches=4,8: for these "
                  "numbers");
   app.add_option("-o,--output", options->output, "file for the plan");
   return [options](const Session& session) { return plan_model(*options, session); };

@@ -144,6 +144,26 @@ const ir::Graph& Planning::step_of(const plan::Plan& plan) const {
   return found != alternatives.end() ? found->step : step;
 }
 
+namespace {
+
+/// The divisors of a batch that has few, else 1, 2, 4, ...
+std::vector<std::int64_t> numbers_of_microbatches(std::int64_t batch) {
+  constexpr std::size_t kMost = 12;
+  std::vector<std::int64_t> divisors;
+  std::vector<std::int64_t> powers;
+  for (std::int64_t count = 1; count <= batch; ++count) {
+    if (batch % count == 0) {
+      divisors.push_back(count);
+    }
+    if ((count & (count - 1)) == 0) {
+      powers.push_back(count);
+    }
+  }
+  return divisors.size() <= kMost ? divisors : powers;
+}
+
+}  // namespace
+
 Result<std::vector<Planning::Alternative>> in_microbatches(
     const Planning& planning, const std::vector<std::int64_t>& counts) {
   std::vector<std::int64_t> all = counts;
@@ -153,8 +173,8 @@ Result<std::vector<Planning::Alternative>> in_microbatches(
       rows = std::max(rows, value.type.shape.front());
     }
   }
-  for (std::int64_t count = 1; counts.empty() && count <= rows; count *= 2) {
-    all.push_back(count);
+  if (counts.empty()) {
+    all = numbers_of_microbatches(rows);
   }
   SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
                              load_model(planning.model, planning.binding, false));
@@ -284,7 +304,9 @@ nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::
   object["status"] = status_name(result.status);
   object["stopped_by"] = limit_name(result.limit);
   object["model"] = result.best.model;
-  object["microbatches"] = result.best.recipe.microbatches;
+  object["microbatches"] = result.status == planners::SearchStatus::kNoPlanFound
+                               ? nlohmann::ordered_json()
+                               : nlohmann::ordered_json(result.best.recipe.microbatches);
   object["cluster"] = result.best.cluster.name;
   nlohmann::ordered_json mesh = nlohmann::ordered_json::object();
   for (const cluster::MeshAxis& axis : result.best.mesh.axes) {

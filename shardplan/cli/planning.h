@@ -52,8 +52,8 @@ struct Planning {
   /// The step of a plan.
   [[nodiscard]] const ir::Graph& step_of(const plan::Plan& plan) const;
 };
-/// The batch in 1, 2, 4, ... microbatches, as far as it can be cut, or in these numbers. Errors:
-/// the batch in one, or in a given number.
+/// The batch in every number of microbatches that divides it (1, 2, 4, ... where there are many),
+/// as far as it can be cut, or in these numbers. Errors: the batch in one, or in a given number.
 [[nodiscard]] Result<std::vector<Planning::Alternative>> in_microbatches(
     const Planning& planning, const std::vector<std::int64_t>& counts);
 [[nodiscard]] Result<Planning> read_planning(const std::string& command,

@@ -208,7 +208,7 @@ void add_recipe_options(CLI::App& app, RecipeOptions& options) {
       ->capture_default_str();
   app.add_option("--microbatches",
                  options.microbatches,
-                 "pieces of the batch; gradients add up; auto: the fastest number (plan, compare)")
+                 "pieces of the batch; gradients add up; auto: search for it (plan, compare)")
       ->capture_default_str();
   app.add_option("--clip-norm", options.clip_norm, "limit of the global gradient norm; 0 = none")
       ->capture_default_str();
@@ -223,8 +223,9 @@ Result<training::Recipe> read_recipe(const RecipeOptions& options) {
   const auto [rest, failed] = std::from_chars(count.data(), end, recipe.microbatches);
   if (failed != std::errc{} || rest != end || recipe.microbatches < 1) {
     return invalid_input(
-        fmt::format("--microbatches is {}; it must be a whole number of at least 1{}",
+        fmt::format("--microbatches is {}; it must be a whole number {}{}",
                     count,
+                    failed == std::errc::result_out_of_range ? "up to 2^63 - 1" : "of at least 1",
                     count == kAuto ? " (plan and compare find one themselves)" : ""));
   }
   if (!(options.clip_norm >= 0) || std::isinf(options.clip_norm)) {

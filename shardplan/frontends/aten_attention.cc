@@ -197,11 +197,11 @@ Shape broadcast_leading(AtenCall& c, Operands& in) {
   for (const ValueId* const operand : operands) {
     leading.push_back(leading_of(c.builder().type(*operand).shape, rank));
     for (std::size_t d = 0; d < all.size(); ++d) {
-      all[d] = std::max(all[d], leading.back()[d]);
+      all[d] = leading.back()[d] != 1 ? leading.back()[d] : all[d];
     }
   }
   const bool grouped = rank >= 4 && leading[0].back() == all.back() &&
-                       leading[1].back() == leading[2].back() &&
+                       leading[1].back() == leading[2].back() && leading[1].back() > 0 &&
                        all.back() % leading[1].back() == 0;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     Shape wanted = all;

@@ -110,19 +110,17 @@ Seconds least_step_seconds(const std::vector<Candidate>& candidates, Bytes limit
   return least(candidates, limit, &sim::Simulation::step_seconds);
 }
 
-namespace {
-
-std::string infeasible_text(const Candidate& least, Bytes limit, double lower_bound) {
-  const sim::MemoryBreakdown& at = least.simulation.at_peak;
-  const Bytes missing = least.simulation.peak_bytes - limit;
-  const bool proven = lower_bound > static_cast<double>(limit);
+std::string infeasible_text(const sim::Simulation& least, Bytes limit, double least_bytes) {
+  const sim::MemoryBreakdown& at = least.at_peak;
+  const Bytes missing = least.peak_bytes - limit;
+  const bool proven = least_bytes > static_cast<double>(limit);
   std::string out = fmt::format(
       "no plan{} fits {} a device: the smallest needs {} ({} bytes, {} more): parameters {}, "
       "gradients {}, optimizer {}, activations {}, inputs {}, temporary {}",
       proven ? "" : " found",
       human_bytes(limit),
-      human_bytes(least.simulation.peak_bytes),
-      least.simulation.peak_bytes,
+      human_bytes(least.peak_bytes),
+      least.peak_bytes,
       human_bytes(missing),
       human_bytes(at.parameters),
       human_bytes(at.gradients),
@@ -135,12 +133,10 @@ std::string infeasible_text(const Candidate& least, Bytes limit, double lower_bo
                 : "; a smaller batch, more microbatches or more devices would help";
   if (proven) {
     out += fmt::format("; proven: none needs less than {}",
-                       human_bytes(static_cast<Bytes>(lower_bound)));
+                       human_bytes(static_cast<Bytes>(least_bytes)));
   }
   return out;
 }
-
-}  // namespace
 
 PlanResult conclude(const PlanRequest& request,
                     std::string_view planner,
@@ -166,7 +162,7 @@ PlanResult conclude(const PlanRequest& request,
   prediction.search_seconds = budget.watch().seconds();
   if (best.simulation.peak_bytes > limit) {
     result.status = SearchStatus::kInfeasible;
-    result.explanation = infeasible_text(best, limit, proof.least_bytes);
+    result.explanation = infeasible_text(best.simulation, limit, proof.least_bytes);
     if (result.limit != SearchLimit::kNone && proof.least_bytes <= static_cast<double>(limit)) {
       result.explanation += "; the search was stopped before its end";
     }

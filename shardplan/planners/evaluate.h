@@ -82,6 +82,12 @@ struct Proof {
 /// Gap up to which a plan is called optimal.
 inline constexpr double kOptimalGap = 1e-3;
 
+/// That nothing fits: what the plan of least memory needs, what would help, and, where no plan
+/// needs less than `least_bytes`, that this is proven.
+[[nodiscard]] std::string infeasible_text(const sim::Simulation& least,
+                                          Bytes limit,
+                                          double least_bytes);
+
 /// Makes a result of candidates: the pick, its proof, status, and, where nothing fits, what is
 /// missing.
 [[nodiscard]] PlanResult conclude(const PlanRequest& request,

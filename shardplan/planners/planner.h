@@ -61,8 +61,10 @@ struct PlannerInfo {
 
 /// The fastest of one planner's plans for several requests, such as a batch in different numbers of
 /// microbatches. Each is asked for less than the best so far (PlanRequest::worth), so that the
-/// likely ones should come first; time limits are of all together. Where nothing fits: the plan of
-/// least memory. Errors: of the first request, where every one has an error.
+/// likely ones should come first; the time limit of the first is that of all together. Where
+/// nothing fits: the plan of least memory. Of several requests nothing is proven but a bound on the
+/// simulated time that all of them have. Errors: of the first request, where every one has an
+/// error. Precondition: a request.
 struct Fastest {
   std::size_t request = 0;
   PlanResult result{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "shardplan/planners/evaluate.h"
 #include "shardplan/planners/intra/expert.h"
@@ -84,8 +85,8 @@ bool better(const PlanResult& a, const PlanResult& b) {
 Result<Fastest> plan_fastest(const PlannerInfo& planner, const std::vector<PlanRequest>& requests) {
   SHARDPLAN_CHECK(!requests.empty());
   const Budget budget(requests.front());
-  std::optional<Fastest> best;
-  std::optional<Error> first;
+  Result<Fastest> best = unsupported("no request has been answered");
+  Seconds bound = std::numeric_limits<Seconds>::infinity();
   for (std::size_t i = 0; i < requests.size() && !(best && budget.exhausted()); ++i) {
     PlanRequest request = requests[i];
     request.time_limit = budget.remaining();
@@ -94,19 +95,37 @@ Result<Fastest> plan_fastest(const PlannerInfo& planner, const std::vector<PlanR
     }
     Result<PlanResult> made = planner.plan(request);
     if (!made) {
-      if (!first) {
-        first = std::move(made).error();
+      if (i == 0) {
+        best = std::move(made).error();
       }
-    } else if (!best || better(*made, best->result)) {
+      continue;
+    }
+    bound = std::min(bound, made->best.prediction.step_lower_bound_seconds);
+    if (!best || better(*made, best->result)) {
       best = Fastest{i, *std::move(made)};
     }
   }
-  if (!best) {
-    return std::move(first).value_or(unsupported("there is no request"));
+  if (!best || requests.size() == 1) {
+    return best;
   }
-  best->result.limit = budget.limit();
-  best->result.best.prediction.search_seconds = budget.watch().seconds();
-  return *std::move(best);
+  PlanResult& result = best->result;
+  result.limit = budget.limit();
+  const bool ended = result.limit == SearchLimit::kNone;
+  plan::Prediction& prediction = result.best.prediction;
+  prediction.search_seconds = budget.watch().seconds();
+  // What is proven of one request says nothing of the others; a bound that all have does.
+  prediction.lower_bound_seconds = 0;
+  prediction.gap = 0;
+  prediction.rows.clear();
+  prediction.step_lower_bound_seconds = ended ? bound : 0;
+  if (result.status == SearchStatus::kOptimal) {
+    result.status = SearchStatus::kFeasible;
+  } else if (result.status == SearchStatus::kInfeasible) {
+    result.explanation =
+        infeasible_text(result.simulation, memory_limit(requests[best->request]), 0);
+    result.explanation += ended ? "" : "; the search was stopped before its end";
+  }
+  return best;
 }
 
 }  // namespace shardplan::planners

@@ -174,7 +174,7 @@ bool is_stopped(pid_t pid) {
   if (name_end == std::string::npos || name_end + 2 >= line.size()) {
     return false;
   }
-  return line[name_end + 2] == 'T' || line[name_end + 2] == 't';
+  return line[name_end + 2] == 'T';  // not t: a debugger may take its time
 }
 
 /// How long peers have been seen stopped without a break. Only time in which this process looked

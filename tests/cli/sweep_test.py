@@ -115,7 +115,8 @@ class MicrobatchSweepTest(CommandLineTest):
     def test_every_number_that_the_batch_allows_and_the_fastest_is_kept(self):
         swept = self.succeed_json(*self.WORDS, "--sweep", "microbatches", "-o", "plan.json")
         self.assertEqual(swept["sweep"], "microbatches")
-        self.assertEqual([plan["microbatches"] for plan in swept["plans"]], [1, 2, 4, 8])
+        self.assertEqual([plan["microbatches"] for plan in swept["plans"]],
+                         [1, 2, 3, 4, 6, 8, 12, 24])
         fastest = min(swept["plans"], key=lambda plan: plan["step_seconds"])
         self.assertEqual(swept["fastest"], fastest["microbatches"])
         kept = json.loads((self.folder / "plan.json").read_text())
@@ -142,7 +143,9 @@ class MicrobatchSweepTest(CommandLineTest):
             self.assertEqual(auto["step_seconds"], least)
             self.succeed("check-plan", "plan.json")
         text = self.succeed("plan", *words, "--microbatches", "auto")
-        self.assertRegex(text, rf"(?m)^batch +in {auto['microbatches']} microbatch")
+        self.assertRegex(text, rf"(?m)^batch +in {auto['microbatches']} .* the fastest of 1, 2, 4, 8$")
+        odd = ["mlp:layers=2,hidden=64,batch=15", "--cluster", "local:1", "--microbatches", "auto"]
+        self.assertIn("of 1, 3, 5, 15", self.succeed("plan", *odd))
         words = [model, "--cluster", "8xA100-80GB", "--planners", "dp,map", "--microbatches", "auto"]
         self.assertIn("microbatches", self.succeed("compare", *words))
 

@@ -62,6 +62,11 @@ TEST_P(FastestTest, IsTheFastestOfAllAskedOneByOne) {
       const auto fastest = plan_fastest(planner, order);
       ASSERT_TRUE(fastest) << fastest.error().text();
       EXPECT_DOUBLE_EQ(fastest->result.best.prediction.step_seconds, least);
+      // Nothing but a bound that all numbers have is proven.
+      const plan::Prediction& prediction = fastest->result.best.prediction;
+      EXPECT_EQ(fastest->result.status, SearchStatus::kFeasible);
+      EXPECT_EQ(prediction.lower_bound_seconds, 0);
+      EXPECT_LE(prediction.step_lower_bound_seconds, least);
       EXPECT_EQ(fastest->result.best.recipe.microbatches,
                 order[fastest->request].recipe.microbatches);
     }
@@ -81,6 +86,26 @@ TEST_F(FastestTest, WithoutRoomItIsThePlanOfLeastMemory) {
   ASSERT_TRUE(fastest) << fastest.error().text();
   EXPECT_EQ(fastest->result.status, SearchStatus::kInfeasible);
   EXPECT_EQ(fastest->result.simulation.peak_bytes, least);
+}
+
+TEST_F(FastestTest, ASearchThatWasStoppedProvesNothing) {
+  std::vector<PlanRequest> all = requests();
+  for (const Bytes limit : {Bytes{0}, Bytes{1}}) {
+    for (PlanRequest& request : all) {
+      request.memory_limit = limit;
+      request.time_limit = 1e-6;
+    }
+    const auto fastest = plan_fastest(**find_planner("map"), all);
+    ASSERT_TRUE(fastest) << fastest.error().text();
+    const PlanResult& result = fastest->result;
+    EXPECT_EQ(result.limit, SearchLimit::kTime);
+    EXPECT_NE(result.status, SearchStatus::kOptimal);
+    EXPECT_EQ(result.best.prediction.step_lower_bound_seconds, 0);
+    EXPECT_THAT(result.explanation, ::testing::Not(::testing::HasSubstr("proven")));
+    if (limit > 0) {
+      EXPECT_THAT(result.explanation, ::testing::HasSubstr("stopped before its end"));
+    }
+  }
 }
 
 }  // namespace

@@ -102,6 +102,12 @@ TEST_F(StagePlansTest, StagesAreImprovedWithinTheRoomThatThePipelineLeaves) {
     EXPECT_LT(better->simulation.step_seconds, megatron->simulation.step_seconds);
     EXPECT_EQ(better->plan.pipeline->stage_of, cut.stage_of);
   }
+  // No room at all: what the microbatches in flight take is more than the limit.
+  request_.memory_limit = 1;
+  const auto full = StagePlans(request_, map).improve(cut, *megatron, Budget(request_));
+  ASSERT_TRUE(full) << full.error().text();
+  EXPECT_EQ(full->simulation.peak_bytes, need);
+  request_.memory_limit = 0;
   // Nothing is faster than what `map` finds.
   const auto best = plan(cut, "map");
   ASSERT_TRUE(best) << best.error().text();

@@ -397,7 +397,10 @@ def main():
     limit = SHORT_SAMPLES if options.short else options.samples
     bench = Bench(MESHES, options.verbose)
     count = without = 0
-    first, step = map(int, options.part.split("/"))
+    part = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", options.part)
+    if not part or int(part[1]) > int(part[2]):
+        parser.error(f"--part {options.part}: write K/N with 1 <= K <= N")
+    first, step = map(int, part.groups())
     for name, entry, dtype, gradients in itertools.islice(operators(), first - 1, None, step):
         if chosen and name not in chosen and entry.name not in chosen:
             continue

@@ -69,15 +69,17 @@ class Search {
     SHARDPLAN_RETURN_IF_ERROR(try_without_stages());
     polish();
     try_published();
-    if (candidates_.empty()) {
+    if (candidates_.empty() && request_.worth < std::numeric_limits<Seconds>::infinity()) {
       return nothing();
     }
     return conclude(request_, "shardplan", candidates_, memory_limit(request_), proof, budget_);
   }
 
  private:
+  /// Nothing faster than what is known.
   [[nodiscard]] PlanResult nothing() const {
     PlanResult none;
+    none.best.prediction.step_lower_bound_seconds = matmul_seconds(request_);
     none.limit = budget_.limit();
     none.explanation = "shardplan found no faster plan";
     return none;

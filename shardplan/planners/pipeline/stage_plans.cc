@@ -14,6 +14,7 @@
 #include "shardplan/ops/op.h"
 #include "shardplan/plan/labels.h"
 #include "shardplan/planners/pipeline/even_cut.h"
+#include "shardplan/support/text.h"
 #include "shardplan/training/stages.h"
 
 namespace shardplan::planners {
@@ -67,9 +68,11 @@ class StagePlanner {
     }
     const std::optional<plan::Plan>& found = known->second.plan;
     if (!found || found->prediction.step_seconds >= worth) {
-      return invalid_input(
-          fmt::format("{} found no plan for a stage in less than {}", inside_.name, worth),
-          "pipeline");
+      const std::string less = worth < std::numeric_limits<Seconds>::infinity()
+                                   ? " in less than " + human_seconds(worth)
+                                   : std::string();
+      return invalid_input(fmt::format("{} found no plan for a stage{}", inside_.name, less),
+                           "pipeline");
     }
     plan::Plan plan = *found;
     plan.graph_hash = ir::structural_hash(stage);
@@ -365,6 +368,9 @@ Result<Candidate> StagePlans::improve(const StageCut& cut,
   }
   plan::Plan plan = made.plan;
   for (std::size_t s = 0; s < before.size(); ++s) {
+    if (room[shapes[s]] <= 0) {
+      continue;
+    }
     SHARDPLAN_ASSIGN_OR_RETURN(StagePlanner* const by,
                                planner(StageShape{before[s].mesh.size(), nullptr, {}}));
     Result<plan::Plan> faster =
