@@ -1,11 +1,11 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/from_blob.h>
 
 #include <array>
 #include <tuple>
 
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/unread.h"
 
 // Convolutions and their gradients. The number of groups is that of this rank's shards. Along a
 // dimension of space that is cut, nothing is padded where the operand has its halo; windows on own
@@ -109,19 +109,13 @@ at::Tensor backward(const KernelCall& call,
   return of_weight ? dweight.contiguous() : own_part(call, dx);
 }
 
-/// A tensor for an argument of which only the shape is read: over memory that may be too small for
-/// it, so that none is taken.
-at::Tensor unread(const KernelCall& call, const ir::Shape& shape) {
-  const at::Tensor& g = call.input(0);
-  return at::from_blob(g.data_ptr(), shape, g.options());
-}
-
 Tensors convolution_backward_input(const KernelCall& call) {
-  return {backward(call, unread(call, made_shape(call)), call.input(1), false)};
+  return {backward(call, unread(made_shape(call), call.input(0).options()), call.input(1), false)};
 }
 
 Tensors convolution_backward_weight(const KernelCall& call) {
-  return {backward(call, call.input(1), unread(call, call.results[0].shape), true)};
+  return {
+      backward(call, call.input(1), unread(call.results[0].shape, call.input(0).options()), true)};
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <ATen/ops/avg_pool2d_backward.h>
 #include <ATen/ops/avg_pool3d.h>
 #include <ATen/ops/avg_pool3d_backward.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool3d_with_indices.h>
 #include <ATen/ops/zeros.h>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "shardplan/runtime/kernel.h"
+#include "shardplan/runtime/unread.h"
 
 // Pooling of [batch, channels, space...]. One dimension of space is done as two, of which the first
 // has size 1, where ATen has no more.
@@ -370,10 +370,7 @@ Tensors avg_pool_backward(const KernelCall& call) {
   const Windows w(call);
   const bool counts = call.attributes.flag_or("count_padding", true);
   const at::Tensor g = at_least_two(call.input(0));
-  // ATen reads the shape of x only: over memory that may be too small for it, so that none is
-  // taken.
-  const at::Tensor x =
-      at_least_two(at::from_blob(g.data_ptr(), call.results[0].shape, g.options()));
+  const at::Tensor x = at_least_two(unread(call.results[0].shape, g.options()));
   const std::optional<std::int64_t> divisor = divisor_of(call);
   const at::Tensor dx =
       w.is_flat()

@@ -14,6 +14,7 @@
 #include <ATen/ops/elu.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/gelu.h>
@@ -40,6 +41,8 @@
 #include <ATen/ops/upsample_nearest2d.h>
 #include <ATen/ops/where.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <functional>
 #include <limits>
@@ -891,6 +894,57 @@ TEST(Kernels, SumsOfBatchNormAreExactHoweverTheBatchIsCut) {
       }
     }
   }
+}
+
+// What arrives lies at the end of a page, and the next may not be read: ATen copies parts of
+// operands of which a gradient needs the shape only, which are larger here.
+TEST(Kernels, GradientsReadNothingBehindWhatArrives) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const pages =
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  char* const end = static_cast<char*>(pages) + page;
+  ASSERT_EQ(::mprotect(end, page, PROT_NONE), 0);
+  const auto at_end = [end](const ir::Shape& shape) {
+    const at::Tensor value = at::randn(shape, at::TensorOptions(at::kDouble));
+    at::Tensor out =
+        at::from_blob(end - value.nbytes(), at::IntArrayRef(shape), at::TensorOptions(at::kDouble));
+    out.copy_(value);
+    return out;
+  };
+  const Attributes window{{"stride", IntList{1, 1}},
+                          {"padding", IntList{0, 0}},
+                          {"dilation", IntList{1, 1}},
+                          {"output_padding", IntList{0, 0}},
+                          {"transposed", false},
+                          {"groups", std::int64_t{2}}};
+  const ir::TensorType x = f64({2, 4, 20, 20});
+  const ir::TensorType weight = f64({4, 2, 20, 20});
+  const at::Tensor g = at_end({2, 4, 1, 1});
+  const at::Tensor values = at::randn(x.shape, at::TensorOptions(at::kDouble));
+  const at::Tensor filter = at::randn(weight.shape, at::TensorOptions(at::kDouble));
+  const auto run = [&](const char* op, const Tensors& in, const ir::TensorType& type) {
+    const Types types{type};
+    return find_kernel(op)(KernelCall{in, window, types, {}, {}})[0];
+  };
+  const at::Tensor tracked = values.clone().requires_grad_(true);
+  const at::Tensor tracked_filter = filter.clone().requires_grad_(true);
+  at::convolution(tracked,
+                  tracked_filter,
+                  std::nullopt,
+                  IntList{1, 1},
+                  IntList{0, 0},
+                  IntList{1, 1},
+                  false,
+                  IntList{0, 0},
+                  2)
+      .mul(g)
+      .sum()
+      .backward();
+  expect_close(run("convolution_backward_input", {g, filter}, x), tracked.grad(), "of x");
+  expect_close(
+      run("convolution_backward_weight", {g, values}, weight), tracked_filter.grad(), "of weight");
+  ::munmap(pages, 2 * page);
 }
 
 // x -> moments -> statistics -> batch_norm against PyTorch's batch norm in training.
