@@ -869,8 +869,8 @@ TEST(Kernels, SumsOfBatchNormAreExactHoweverTheBatchIsCut) {
       }
       const at::Tensor x = at::randn(shape).mul(2).add(1).to(type);
       const at::Tensor g = at::randn(shape).to(type);
-      at::Tensor moments = at::full({3, 3}, 0.0, at::TensorOptions(at::kDouble));
-      at::Tensor sums = moments.clone();
+      const at::Tensor moments = at::full({3, 3}, 0.0, at::TensorOptions(at::kDouble));
+      const at::Tensor sums = moments.clone();
       for (std::int64_t part = 0; part < 4; ++part) {
         const at::Tensor of_x = x.chunk(4)[static_cast<std::size_t>(part)];
         const at::Tensor of_g = g.chunk(4)[static_cast<std::size_t>(part)];
