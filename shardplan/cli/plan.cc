@@ -60,6 +60,7 @@ void print_summary(const planners::PlanResult& result,
                                                                    : ", stopped by its time limit");
   if (!planning.alternatives.empty()) {
     std::vector<std::int64_t> tried;
+    tried.reserve(planning.alternatives.size());
     for (const Planning::Alternative& alternative : planning.alternatives) {
       tried.push_back(alternative.recipe.microbatches);
     }
