@@ -39,7 +39,8 @@ enum class StepKind : std::uint8_t {
   kCollective,
   kFree,   ///< drops the storage of inputs[0] (a root)
   kWrite,  ///< the resident outputs[0] takes over the storage of inputs[0]; its old storage, unless
-           ///< it is the same (an update in place), is dropped
+           ///< it is the same (an update in place), is dropped. Until its last reader
+           ///< inputs[0] is that storage, too
   kWait,   ///< until the collective aside that makes inputs[0] is done
 };
 

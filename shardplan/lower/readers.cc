@@ -40,22 +40,16 @@ std::vector<Readers> find_readers(const ir::Graph& step) {
 
 std::vector<OpId> write_points(const ir::Graph& step) {
   std::vector<std::size_t> last_use(step.values().size(), 0);
-  std::vector<std::size_t> sent(step.values().size(), 0);
   for (std::size_t i = 0; i < step.ops().size(); ++i) {
     for (const ValueId input : step.ops()[i].inputs) {
       last_use[input.index()] = i;
-      if (step.ops()[i].name == "send") {
-        sent[input.index()] = i;
-      }
     }
   }
   std::vector<OpId> points;
   points.reserve(step.writes.size());
   for (const ir::Write& write : step.writes) {
     const std::size_t made = step.value(write.value).producer.index();
-    // The write takes the value's storage: a stage that sends a new weight on has done so before.
-    points.emplace_back(
-        std::max({made, last_use[write.target.index()], sent[write.value.index()]}));
+    points.emplace_back(std::max(made, last_use[write.target.index()]));
   }
   return points;
 }

@@ -23,8 +23,8 @@ struct Readers {
 /// By value. O(graph).
 [[nodiscard]] std::vector<Readers> find_readers(const ir::Graph& step);
 
-/// By write of the step, the op after which it happens: the value exists and has been sent where
-/// another stage wants it, and nothing reads the old content any more. O(graph).
+/// By write of the step, the op after which it happens: the value exists, and nothing reads the old
+/// content any more. O(graph).
 [[nodiscard]] std::vector<ir::OpId> write_points(const ir::Graph& step);
 
 }  // namespace shardplan::lower

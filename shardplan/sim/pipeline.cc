@@ -143,12 +143,15 @@ class GroupMemory {
     ProgramMemory& memory = *stages_.at(stage);
     const ir::Graph& graph = program_.stages[static_cast<std::size_t>(stage)].graph;
     for (std::size_t i = begin; i < end; ++i) {
+      const bool sends =
+          steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send";
+      const std::shared_ptr<Charge> held = sends ? memory.storage(steps[i].inputs[0]) : nullptr;
       memory.run(steps[i]);
-      if (steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send") {
+      if (sends) {
         const auto message = graph.op(steps[i].op).attributes.integer("message");
         const Link& link = program_.links[static_cast<std::size_t>(message)];
         sent_.make_room(link, [](const std::shared_ptr<Charge>&) {});
-        sent_.keep(link, memory.storage(steps[i].inputs[0]));
+        sent_.keep(link, held);
       }
     }
   }

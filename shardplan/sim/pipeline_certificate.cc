@@ -450,6 +450,10 @@ class GroupWalk {
     const bool update = task.work == Work::kUpdate;
     const std::vector<Step>& steps = update ? program.update : program.microbatch;
     for (std::size_t i = begin; i < end; ++i) {
+      const bool sends =
+          steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send";
+      const std::shared_ptr<PlainStorage> held =
+          sends ? storages.storage(steps[i].inputs[0]) : nullptr;
       const Status ran = storages.run(steps[i]);
       if (!ran) {
         return broken(ran.error().message, fmt::format("stage {}", task.stage));
@@ -458,9 +462,9 @@ class GroupWalk {
       if (now > peak_.bytes) {
         peak_ = {now, group_, task, update, i};
       }
-      if (steps[i].kind == StepKind::kCompute && graph.op(steps[i].op).name == "send") {
+      if (sends) {
         const auto message = graph.op(steps[i].op).attributes.integer("message");
-        send(program_.links[at(message)], storages.storage(steps[i].inputs[0]), update);
+        send(program_.links[at(message)], held, update);
       }
     }
     return {};

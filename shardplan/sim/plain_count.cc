@@ -62,6 +62,22 @@ PlainStorages::PlainStorages(const Program& program, Bytes& sum) : program_(prog
     there_[resident.local] =
         std::make_shared<PlainStorage>(sum_, program.value(resident.local).type.bytes());
   }
+  for (const std::vector<Step>* const steps : {&program.microbatch, &program.update}) {
+    for (const Step& step : *steps) {
+      if (step.kind == StepKind::kWrite && there_.count(program.root(step.inputs[0])) == 0) {
+        last_read_[program.root(step.inputs[0])] = &step;
+      }
+    }
+  }
+  for (const std::vector<Step>* const steps : {&program.microbatch, &program.update}) {
+    for (const Step& step : *steps) {
+      for (const LocalId input : step.inputs) {
+        if (const auto last = last_read_.find(program.root(input)); last != last_read_.end()) {
+          last->second = &step;
+        }
+      }
+    }
+  }
 }
 
 Bytes PlainStorages::workspace_at(const Step& step) {
@@ -78,6 +94,18 @@ Bytes PlainStorages::workspace_at(const Step& step) {
 }
 
 Status PlainStorages::run(const Step& step) {
+  SHARDPLAN_RETURN_IF_ERROR(execute(step));
+  for (const LocalId input : step.inputs) {
+    const LocalId root = program_.root(input);
+    const auto last = last_read_.find(root);
+    if (last != last_read_.end() && last->second == &step) {
+      there_.erase(root);
+    }
+  }
+  return {};
+}
+
+Status PlainStorages::execute(const Step& step) {
   for (const LocalId input : step.inputs) {
     if (there_.count(program_.root(input)) == 0) {
       return broken(input, "is used where it is not there");
@@ -101,7 +129,6 @@ Status PlainStorages::run(const Step& step) {
       const LocalId to = program_.root(step.outputs[0]);
       if (from != to) {
         there_[to] = there_.at(from);
-        there_.erase(from);
       }
       return {};
     }

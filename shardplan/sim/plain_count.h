@@ -44,7 +44,8 @@ class PlainStorage {
 };
 
 /// The storages of a program that are there. An instruction brings those of its outputs (but of
-/// views) and, while it runs, its workspace; kFree takes one away; kWrite gives one to a resident.
+/// views) and, while it runs, its workspace; kFree takes one away; kWrite gives one to a resident,
+/// and what is written goes under its own name after its last reader.
 class PlainStorages {
  public:
   /// Both must outlive it. Brings the residents.
@@ -57,9 +58,10 @@ class PlainStorages {
   /// Sets all but the residents aside, under the number of a microbatch, and brings them back.
   void set_aside(std::int64_t microbatch);
   void bring_back(std::int64_t microbatch);
-  /// Precondition: it is there.
+  /// Null where it is not there.
   [[nodiscard]] std::shared_ptr<PlainStorage> storage(lower::LocalId id) const {
-    return there_.at(program_.root(id));
+    const auto found = there_.find(program_.root(id));
+    return found == there_.end() ? nullptr : found->second;
   }
   /// Bytes by root.
   [[nodiscard]] std::map<lower::LocalId, Bytes> there() const;
@@ -68,12 +70,14 @@ class PlainStorages {
 
  private:
   using There = std::map<lower::LocalId, std::shared_ptr<PlainStorage>>;
+  Status execute(const lower::Step& step);
   Status bring(lower::LocalId id);
 
   const lower::Program& program_;
   Bytes& sum_;
-  There there_{};                                ///< by root
-  std::map<std::int64_t, There> aside_{};        ///< by microbatch
+  std::map<lower::LocalId, const lower::Step*> last_read_{};  ///< of what is written, by root
+  There there_{};                                             ///< by root
+  std::map<std::int64_t, There> aside_{};                     ///< by microbatch
   std::map<lower::LocalId, Bytes> in_flight_{};  ///< workspaces of collectives that run aside
 };
 

@@ -9,6 +9,15 @@ using lower::Step;
 using lower::StepKind;
 using sharding::CollectiveKind;
 
+ops::Types types_of(const lower::Program& program, const std::vector<LocalId>& ids) {
+  ops::Types out;
+  out.reserve(ids.size());
+  for (const LocalId id : ids) {
+    out.push_back(program.value(id).type);
+  }
+  return out;
+}
+
 ProgramMemory::ProgramMemory(const lower::Program& program,
                              const ir::Graph& step,
                              MemoryMeter& meter)
@@ -22,31 +31,41 @@ ProgramMemory::ProgramMemory(const lower::Program& program,
     storage_[resident.local.index()] = std::make_shared<Charge>(
         meter_, classes_[resident.global.index()], program.value(resident.local).type.bytes());
   }
-  find_gradient_ends();
+  find_last_uses();
 }
 
-void ProgramMemory::find_gradient_ends() {
-  for (const lower::Resident& gradient : program_.kept_gradients) {
-    const LocalId root = program_.root(gradient.local);
-    const auto touches = [&](LocalId id) { return program_.root(id) == root; };
-    const Step* last = nullptr;
-    for (const std::vector<Step>* steps : {&program_.microbatch, &program_.update}) {
-      for (const Step& step : *steps) {
-        const bool here = std::any_of(step.inputs.begin(), step.inputs.end(), touches) ||
-                          std::any_of(step.outputs.begin(), step.outputs.end(), touches);
-        last = here ? &step : last;
+void ProgramMemory::find_last_uses() {
+  std::vector<const Step*> last(program_.values.size(), nullptr);  // by root
+  for (const std::vector<Step>* steps : {&program_.microbatch, &program_.update}) {
+    for (const Step& step : *steps) {
+      for (const auto* ids : {&step.inputs, &step.outputs}) {
+        for (const LocalId id : *ids) {
+          last[program_.root(id).index()] = &step;
+        }
       }
     }
-    if (last != nullptr && !resident_[root.index()]) {
-      handed_over_[last].push_back(root);
+  }
+  const auto ends = [&](LocalId root) {
+    if (const Step* const use = last[root.index()]; use != nullptr && !resident_[root.index()]) {
+      ended_after_[use].push_back(root);
+    }
+  };
+  for (const lower::Resident& gradient : program_.kept_gradients) {
+    ends(program_.root(gradient.local));
+  }
+  for (const std::vector<Step>* steps : {&program_.microbatch, &program_.update}) {
+    for (const Step& step : *steps) {
+      if (step.kind == StepKind::kWrite) {
+        ends(program_.root(step.inputs[0]));
+      }
     }
   }
 }
 
 void ProgramMemory::run(const Step& step) {
   execute(step);
-  const auto ended = handed_over_.find(&step);
-  if (ended != handed_over_.end()) {
+  const auto ended = ended_after_.find(&step);
+  if (ended != ended_after_.end()) {
     std::for_each(ended->second.begin(), ended->second.end(), [&](LocalId root) { drop(root); });
   }
 }
@@ -116,7 +135,7 @@ void ProgramMemory::write(LocalId target, LocalId value) {
     return;
   }
   drop(target);
-  storage_[target.index()] = std::move(storage_[value.index()]);
+  storage_[target.index()] = storage_[value.index()];
   storage_[target.index()]->turn_into(classes_[program_.value(target).global.index()]);
 }
 

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "shardplan/lower/program.h"
+#include "shardplan/ops/op.h"
 #include "shardplan/sim/memory.h"
 
 namespace shardplan::sim {
@@ -37,6 +39,10 @@ class Charge {
   Bytes bytes_;
 };
 
+/// The types of values of a program, in this order.
+[[nodiscard]] ops::Types types_of(const lower::Program& program,
+                                  const std::vector<lower::LocalId>& ids);
+
 /// The storages of a program on one device, instruction by instruction, as the runtime has them.
 /// Gradients that were asked for (Program::kept_gradients) are handed over after their last use.
 class ProgramMemory {
@@ -55,7 +61,7 @@ class ProgramMemory {
   }
 
  private:
-  void find_gradient_ends();
+  void find_last_uses();
   void execute(const lower::Step& step);
   void allocate(lower::LocalId id, const lower::Step& step);
   void drop(lower::LocalId root) { storage_[root.index()].reset(); }
@@ -74,7 +80,8 @@ class ProgramMemory {
   std::vector<bool> resident_;                    ///< by root
   std::vector<std::shared_ptr<Charge>> storage_;  ///< by root
   std::map<std::int64_t, std::vector<std::shared_ptr<Charge>>> kept_;
-  std::map<const lower::Step*, std::vector<lower::LocalId>> handed_over_;  ///< after it: roots
+  /// Roots of gradients that are handed over after a step, and of what residents hold since then.
+  std::unordered_map<const lower::Step*, std::vector<lower::LocalId>> ended_after_;
   std::vector<InFlight> in_flight_;
   Bytes reserved_ = 0;  ///< largest workspace in flight
 };

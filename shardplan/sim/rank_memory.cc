@@ -10,7 +10,6 @@
 namespace shardplan::sim {
 namespace {
 
-using lower::LocalId;
 using lower::Step;
 using lower::StepKind;
 
@@ -29,16 +28,8 @@ void set_workspace(const lower::Program& program, const ir::Graph& graph, Step& 
   if (def.view || def.workspace == nullptr) {
     return;
   }
-  const auto types = [&](const std::vector<LocalId>& ids) {
-    ops::Types out;
-    out.reserve(ids.size());
-    for (const LocalId id : ids) {
-      out.push_back(program.value(id).type);
-    }
-    return out;
-  };
-  const ops::Types inputs = types(step.inputs);
-  const ops::Types results = types(step.outputs);
+  const ops::Types inputs = types_of(program, step.inputs);
+  const ops::Types results = types_of(program, step.outputs);
   const auto empty = [](const ir::TensorType& type) { return type.numel() == 0; };
   const bool nothing = std::any_of(inputs.begin(), inputs.end(), empty) ||
                        std::any_of(results.begin(), results.end(), empty);

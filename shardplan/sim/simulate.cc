@@ -112,17 +112,12 @@ Price Simulator::price(const Step& step) const {
   if (op.view) {
     return {};
   }
-  const auto types = [&](const std::vector<LocalId>& ids) {
-    ops::Types out;
-    out.reserve(ids.size());
-    for (const LocalId id : ids) {
-      out.push_back(program_.value(id).type);
-    }
-    return out;
-  };
   return {Price::Stream::kCompute,
-          cost_.kernel(cost::kernel_of(
-              op, types(step.inputs), types(step.outputs), step.flops, step.bytes))};
+          cost_.kernel(cost::kernel_of(op,
+                                       types_of(program_, step.inputs),
+                                       types_of(program_, step.outputs),
+                                       step.flops,
+                                       step.bytes))};
 }
 
 void Simulator::prepare(const std::vector<Step>& steps,

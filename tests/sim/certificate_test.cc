@@ -101,6 +101,44 @@ TEST(CertificateProperty, EqualsTheSimulatorOnRandomPlans) {
   }
 }
 
+// A result that a buffer keeps, and that the rest of the step reads.
+TEST(CertificateProperty, WhatIsWrittenMayStillBeRead) {
+  std::mt19937 random(7);
+  int read_later = 0;
+  for (const std::int64_t microbatches : {1, 4}) {
+    training::Recipe recipe;
+    recipe.microbatches = microbatches;
+    ir::Graph step = step_of(kMlp, recipe);
+    const ir::ValueId made = step.ops().front().outputs.front();
+    ir::Value buffer = step.value(made);
+    buffer.kind = ir::ValueKind::kBuffer;
+    buffer.name = "running";
+    buffer.producer = {};
+    step.writes.push_back({step.add_value(buffer), made});
+    for (int round = 0; round < 20; ++round) {
+      const plan::Plan plan = random_plan(step, recipe, random);
+      const cost::CostModel cost(plan.cluster, plan.mesh);
+      const lower::Program program = lowered(step, plan, cost);
+      const auto certificate = certify(program, step, cost);
+      ASSERT_TRUE(certificate) << certificate.error().text();
+      EXPECT_EQ(certificate->peak_bytes, simulate(program, step, cost).peak_bytes);
+      std::size_t written = 0;
+      for (const lower::Step& s : program.microbatch) {
+        written = s.kind == lower::StepKind::kWrite ? program.root(s.inputs[0]).index() : written;
+        read_later += s.kind != lower::StepKind::kWrite && written > 0 &&
+                              std::any_of(s.inputs.begin(),
+                                          s.inputs.end(),
+                                          [&](lower::LocalId id) {
+                                            return program.root(id).index() == written;
+                                          })
+                          ? 1
+                          : 0;
+      }
+    }
+  }
+  EXPECT_GT(read_later, 0);
+}
+
 /// A program and what it is of.
 struct Lowered {
   ir::Graph step{};
