@@ -128,7 +128,8 @@ Result<Planning> read_planning(const std::string& command, const PlanningOptions
   SHARDPLAN_ASSIGN_OR_RETURN(planning.step,
                              training::build_training_step(forward, planning.recipe));
   if (any_microbatches) {
-    SHARDPLAN_ASSIGN_OR_RETURN(planning.alternatives, in_microbatches(planning, {}));
+    SHARDPLAN_ASSIGN_OR_RETURN(planning.alternatives,
+                               in_microbatches(forward, planning.recipe, {}));
     // The middle first: with few there are bubbles, with many small kernels and messages.
     std::vector<Planning::Alternative>& all = planning.alternatives;
     const auto middle = static_cast<std::ptrdiff_t>(all.size() / 2);
@@ -150,41 +151,51 @@ namespace {
 std::vector<std::int64_t> numbers_of_microbatches(std::int64_t batch) {
   constexpr std::size_t kMost = 12;
   std::vector<std::int64_t> divisors;
-  std::vector<std::int64_t> powers;
-  for (std::int64_t count = 1; count <= batch; ++count) {
+  for (std::int64_t count = 1; count <= batch / count; ++count) {
     if (batch % count == 0) {
       divisors.push_back(count);
-    }
-    if ((count & (count - 1)) == 0) {
-      powers.push_back(count);
+      if (count != batch / count) {
+        divisors.push_back(batch / count);
+      }
     }
   }
-  return divisors.size() <= kMost ? divisors : powers;
+  if (divisors.size() <= kMost) {
+    std::sort(divisors.begin(), divisors.end());
+    return divisors;
+  }
+  std::vector<std::int64_t> powers{1};
+  while (powers.back() <= batch / 2) {
+    powers.push_back(2 * powers.back());
+  }
+  return powers;
+}
+
+/// The largest first dimension of an input.
+std::int64_t batch_rows(const ir::Graph& forward) {
+  std::int64_t rows = 1;
+  for (const ir::Value& value : forward.values()) {
+    if (value.kind == ir::ValueKind::kInput && value.type.rank() > 0) {
+      rows = std::max(rows, value.type.shape.front());
+    }
+  }
+  return rows;
 }
 
 }  // namespace
 
 Result<std::vector<Planning::Alternative>> in_microbatches(
-    const Planning& planning, const std::vector<std::int64_t>& counts) {
-  std::vector<std::int64_t> all = counts;
-  std::int64_t rows = 1;
-  for (const ir::Value& value : planning.step.values()) {
-    if (value.kind == ir::ValueKind::kInput && value.type.rank() > 0) {
-      rows = std::max(rows, value.type.shape.front());
-    }
-  }
-  if (counts.empty()) {
-    all = numbers_of_microbatches(rows);
-  }
-  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
-                             load_model(planning.model, planning.binding, false));
+    const ir::Graph& forward,
+    const training::Recipe& recipe,
+    const std::vector<std::int64_t>& counts) {
+  const std::vector<std::int64_t> all =
+      counts.empty() ? numbers_of_microbatches(batch_rows(forward)) : counts;
   std::vector<Planning::Alternative> out;
   for (const std::int64_t count : all) {
-    training::Recipe recipe = planning.recipe;
-    recipe.microbatches = count;
-    Result<ir::Graph> step = training::build_training_step(forward, recipe);
+    training::Recipe with = recipe;
+    with.microbatches = count;
+    Result<ir::Graph> step = training::build_training_step(forward, with);
     if (step) {
-      out.push_back({recipe, *std::move(step)});
+      out.push_back({with, *std::move(step)});
     } else if (!counts.empty() || out.empty()) {
       return std::move(step).error();
     }
@@ -290,11 +301,6 @@ std::string_view limit_name(planners::SearchLimit limit) {
       return "interrupted";
   }
   return "";
-}
-
-bool fits(const planners::PlanResult& result) {
-  return result.status == planners::SearchStatus::kOptimal ||
-         result.status == planners::SearchStatus::kFeasible;
 }
 
 nlohmann::ordered_json plan_json(const planners::PlanResult& result, const std::string& planner) {

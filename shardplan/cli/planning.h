@@ -52,10 +52,13 @@ struct Planning {
   /// The step of a plan.
   [[nodiscard]] const ir::Graph& step_of(const plan::Plan& plan) const;
 };
-/// The batch in every number of microbatches that divides it (1, 2, 4, ... where there are many),
-/// as far as it can be cut, or in these numbers. Errors: the batch in one, or in a given number.
+/// The model's batch in every number of microbatches that divides it (1, 2, 4, ... where there are
+/// many), as far as it can be cut, or in these numbers. Errors: the batch in one, or in a given
+/// number.
 [[nodiscard]] Result<std::vector<Planning::Alternative>> in_microbatches(
-    const Planning& planning, const std::vector<std::int64_t>& counts);
+    const ir::Graph& forward,
+    const training::Recipe& recipe,
+    const std::vector<std::int64_t>& counts);
 [[nodiscard]] Result<Planning> read_planning(const std::string& command,
                                              const PlanningOptions& options);
 
@@ -81,9 +84,6 @@ void print_remarks(const planners::PlanResult& result);
 
 /// The limit that stopped a search, as it is written in --json.
 [[nodiscard]] std::string_view limit_name(planners::SearchLimit limit);
-
-/// Whether there is a plan that fits.
-[[nodiscard]] bool fits(const planners::PlanResult& result);
 
 /// The object of one plan in --json: planner, status, mesh, predicted times and bytes.
 [[nodiscard]] nlohmann::ordered_json plan_json(const planners::PlanResult& result,

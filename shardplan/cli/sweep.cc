@@ -161,7 +161,7 @@ struct Scale {
 /// Against the first cluster that has a plan. Zeros where there is none.
 std::vector<Scale> scales(const std::vector<planners::PlanResult>& results, const Batch& batch) {
   std::vector<Scale> out;
-  const auto base = std::find_if(results.begin(), results.end(), fits);
+  const auto base = std::find_if(results.begin(), results.end(), planners::fits);
   for (const planners::PlanResult& result : results) {
     Scale& scale = out.emplace_back();
     scale.devices = result.best.cluster.device_count();
@@ -332,8 +332,10 @@ Result<std::vector<Planning>> read_microbatch_sweep(const std::string& text,
                                                     const Planning& planning) {
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<std::int64_t> counts,
                              read_counts(text, kMicrobatches));
+  SHARDPLAN_ASSIGN_OR_RETURN(const ir::Graph forward,
+                             load_model(planning.model, planning.binding, false));
   SHARDPLAN_ASSIGN_OR_RETURN(std::vector<Planning::Alternative> all,
-                             in_microbatches(planning, counts));
+                             in_microbatches(forward, planning.recipe, counts));
   std::vector<Planning> out;
   for (Planning::Alternative& alternative : all) {
     Planning with = planning;
@@ -351,7 +353,7 @@ Result<int> sweep_memory(const planners::PlannerInfo& planner,
   SHARDPLAN_ASSIGN_OR_RETURN(const std::vector<planners::PlanResult> results,
                              make_plans(planner, planning, limits, session.control));
   const std::string name(planner.name);
-  const bool any = std::any_of(results.begin(), results.end(), fits);
+  const bool any = std::any_of(results.begin(), results.end(), planners::fits);
   if (session.json) {
     nlohmann::ordered_json object;
     object["sweep"] = "memory";
@@ -368,7 +370,7 @@ Result<int> sweep_memory(const planners::PlannerInfo& planner,
     print_heading(planning);
     print_memory_table(results, limits);
     print_memory_plot(results, limits);
-    const auto last = std::find_if_not(results.rbegin(), results.rend(), fits);
+    const auto last = std::find_if_not(results.rbegin(), results.rend(), planners::fits);
     if (last != results.rend()) {
       fmt::print("\n{}\n", infeasible(*last, name).text());
     }
@@ -469,7 +471,7 @@ Result<int> sweep_devices(const planners::PlannerInfo& planner,
     }
   }
   const std::string name(planner.name);
-  const bool any = std::any_of(results.begin(), results.end(), fits);
+  const bool any = std::any_of(results.begin(), results.end(), planners::fits);
   const Batch batch = batch_of(planning.step);
   if (session.json) {
     nlohmann::ordered_json object;

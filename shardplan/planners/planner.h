@@ -43,6 +43,9 @@ struct PlanResult {
   std::string explanation{};     ///< infeasible: what binds, the least memory, what would help
 };
 
+/// Whether there is a plan within the limit.
+[[nodiscard]] bool fits(const PlanResult& result);
+
 struct PlannerInfo {
   std::string_view name;
   std::string_view paper;

@@ -59,11 +59,11 @@ Result<std::vector<PlanResult>> sweep(const PlannerInfo& planner,
   return results;
 }
 
-namespace {
-
 bool fits(const PlanResult& result) {
   return result.status == SearchStatus::kOptimal || result.status == SearchStatus::kFeasible;
 }
+
+namespace {
 
 /// Whether the first is the better answer.
 bool better(const PlanResult& a, const PlanResult& b) {

@@ -165,7 +165,7 @@ bool has_ended(pid_t pid) {
   return ended;
 }
 
-/// Whether a signal (or a debugger) holds the process.
+/// Whether a signal holds the process.
 bool is_stopped(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -174,7 +174,7 @@ bool is_stopped(pid_t pid) {
   if (name_end == std::string::npos || name_end + 2 >= line.size()) {
     return false;
   }
-  return line[name_end + 2] == 'T';  // not t: a debugger may take its time
+  return line[name_end + 2] == 'T';  // t: in a debugger, which may take its time
 }
 
 /// How long peers have been seen stopped without a break. Only time in which this process looked

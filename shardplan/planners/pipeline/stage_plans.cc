@@ -366,7 +366,7 @@ Result<Candidate> StagePlans::improve(const StageCut& cut,
     Seconds& least = worth[shape];
     least = fresh ? alone.simulation.step_seconds : std::max(least, alone.simulation.step_seconds);
   }
-  plan::Plan plan = made.plan;
+  bool changed = false;
   for (std::size_t s = 0; s < before.size(); ++s) {
     if (room[shapes[s]] <= 0) {
       continue;
@@ -377,8 +377,13 @@ Result<Candidate> StagePlans::improve(const StageCut& cut,
         by->plan(staged.stages[s].graph, room[shapes[s]], budget, worth[shapes[s]]);
     if (faster) {
       pipeline.stages[s] = *std::move(faster);
+      changed = true;
     }
   }
+  if (!changed) {
+    return made;
+  }
+  plan::Plan plan = made.plan;
   plan.pipeline = pipeline;
   SHARDPLAN_ASSIGN_OR_RETURN(Candidate now, evaluate(plan, request_.step));
   if (now.simulation.peak_bytes <= limit) {
